@@ -1,0 +1,215 @@
+"""The only reader of the environment. `.env.example` lists every variable with its unit and default.
+
+LABSITE_MODE is `production` unless said otherwise, so that what is forgotten fails safe: secrets, the database and
+the environment's name have defaults in `development` only. Wrong values are named by `manage.py check`.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+import environ
+from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext_lazy as _
+
+from labsite.logs import logging_config
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+env.read_env(BASE_DIR / ".env")
+
+MODE = env.str("LABSITE_MODE", default="production")
+DEVELOPMENT = MODE == "development"
+DEBUG = env.bool("DEBUG", default=False)
+
+
+def required(name: str, in_development: str) -> str:
+    """A value without a default in production."""
+    value: str = env.str(name, default=in_development if DEVELOPMENT else "")
+    if not value:
+        raise ImproperlyConfigured(f"{name} must be set when LABSITE_MODE is production (see .env.example).")
+    return value
+
+
+# --- Django -----------------------------------------------------------------------------------------------------------
+
+SECRET_KEY = required("SECRET_KEY", in_development="development-only-not-a-secret-0123456789-abcdefghij")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["*"] if DEVELOPMENT else [])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+ROOT_URLCONF = "labsite.urls"
+WSGI_APPLICATION = "labsite.wsgi.application"
+
+INSTALLED_APPS = [
+    "sessions_app",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "csp",
+    "django_q",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "labs"
+LOGOUT_REDIRECT_URL = "login"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Database: PostgreSQL, the only one ---------------------------------------------------------------------------------
+
+# `manage.py` sets DATABASE_URL in development, where the embedded server (deploy/postgres.py) serves.
+required("DATABASE_URL", in_development="postgresql:///labsite")
+DATABASES = {"default": env.db_url("DATABASE_URL", default="postgresql:///labsite")}
+# A worker may live for weeks: a connection is never kept past its task, and a peer that vanished is noticed in seconds
+# (with a long CONN_MAX_AGE a frozen database hung a worker without a log line).
+DATABASES["default"].update(CONN_MAX_AGE=env.int("DATABASE_CONN_MAX_AGE", default=0), CONN_HEALTH_CHECKS=True)
+DATABASES["default"]["OPTIONS"] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+    "options": "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000",
+    **DATABASES["default"].get("OPTIONS", {}),
+}
+
+# --- Language and time --------------------------------------------------------------------------------------------------
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English")), ("ko", _("Korean")), ("ja", _("Japanese")), ("zh-hans", _("Simplified Chinese"))]
+LOCALE_PATHS = [BASE_DIR / "sessions_app" / "locale"]
+TIME_ZONE = env.str("TIME_ZONE", default="UTC")  # what people read; stored is UTC
+USE_I18N = True
+USE_TZ = True
+
+# --- Static files, security ---------------------------------------------------------------------------------------------
+
+STATIC_URL = "static/"
+STATIC_ROOT = env.path("STATIC_ROOT", default=str(BASE_DIR / "var" / "static"))()
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEVELOPMENT
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+WHITENOISE_USE_FINDERS = DEVELOPMENT
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+if not DEVELOPMENT:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_SSL_REDIRECT = True
+    SECURE_REDIRECT_EXEMPT = [r"^healthz", r"^readyz$"]  # probes come to the pod without TLS
+    SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=31_536_000)
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    SECURE_HSTS_PRELOAD = True
+    SESSION_COOKIE_SECURE = True
+    CSRF_COOKIE_SECURE = True
+
+# --- Labsite ------------------------------------------------------------------------------------------------------------
+
+# Which installation this is, among those that share the VM namespace; it stands on every object that we make.
+LABSITE_ENVIRONMENT = env.str("LABSITE_ENVIRONMENT", default="dev" if DEVELOPMENT else "")
+LAB_VM_NAMESPACE = env.str("LAB_VM_NAMESPACE", default="labsite-vms")
+LAB_POD_NAMESPACE = env.str("LAB_POD_NAMESPACE", default="labsite-pods")
+LAB_VM_SEATS = env.int("LAB_VM_SEATS", default=8)  # of all installations together
+
+LAB_LIFETIME = timedelta(minutes=env.float("LAB_LIFETIME_MINUTES", default=60))
+LAB_LATEST_END = timedelta(minutes=env.float("LAB_LATEST_END_MINUTES", default=180))
+LAB_FUSE_MARGIN = timedelta(minutes=env.float("LAB_FUSE_MARGIN_MINUTES", default=15))
+LAB_START_LIMIT = timedelta(seconds=env.float("LAB_START_LIMIT_SECONDS", default=300))
+LAB_STUCK_AFTER = timedelta(seconds=env.float("LAB_STUCK_AFTER_SECONDS", default=300))
+LAB_SWEEP_BUDGET_SECONDS = env.float("LAB_SWEEP_BUDGET_SECONDS", default=45)
+
+# The cluster: a plain address (the sandbox), else a kubeconfig, else what a Pod finds in its own cluster.
+LAB_API_SERVER = env.str("LAB_API_SERVER", default="http://127.0.0.1:8001" if DEVELOPMENT else "")
+LAB_API_TOKEN = env.str("LAB_API_TOKEN", default="")
+LAB_KUBECONFIG = env.str("LAB_KUBECONFIG", default="")
+LAB_API_CONNECT_TIMEOUT_SECONDS = env.float("LAB_API_CONNECT_TIMEOUT_SECONDS", default=2)
+LAB_API_TIMEOUT_SECONDS = env.float("LAB_API_TIMEOUT_SECONDS", default=5)  # a read, a delete
+LAB_API_CREATE_TIMEOUT_SECONDS = env.float("LAB_API_CREATE_TIMEOUT_SECONDS", default=15)  # admission webhooks are slow
+LAB_API_COUNT_TIMEOUT_SECONDS = env.float("LAB_API_COUNT_TIMEOUT_SECONDS", default=0.7)  # a student waits for it
+
+# Grading tokens are an HMAC under this key: nothing to store, worthless once the session is closed.
+GRADING_KEY = required("GRADING_KEY", in_development="development-only-grading-key")
+LABSITE_URL = env.str("LABSITE_URL", default="http://127.0.0.1:8000")  # where a machine reports its result
+
+# --- Background work: two django-q2 clusters on the same database -------------------------------------------------------
+
+# Each value was measured (docs/decisions): `retry` outlasts a running and two prefetched tasks; `guard_cycle` divides
+# timeout + 3 exactly in binary; poll 1.0 is one connection a second; failures are acknowledged, the next minute retries.
+Q_CLUSTER = {
+    "name": "labsite",
+    "cluster_name": "reaper",
+    "label": _("Background jobs"),
+    "orm": "default",
+    "workers": 1,
+    "queue_limit": 1,
+    "bulk": 1,
+    "timeout": 50,
+    "retry": 180,
+    "max_attempts": 1,
+    "ack_failures": True,
+    "catch_up": False,
+    "guard_cycle": 0.5,
+    "poll": 1.0,
+    "recycle": 200,
+    "save_limit": 200,
+    "log_level": "INFO",
+    "ALT_CLUSTERS": {
+        # Creating machines waits for the cluster: more workers, so that one slow opening holds nobody else up.
+        "jobs": {"workers": 4, "poll": 0.3},
+    },
+}
+
+LOGGING_CONFIG = None
+logging_config(json=not DEVELOPMENT)
