@@ -1,0 +1,1 @@
+"""What runs Labsite: manifests, the container image, and the sandbox cluster."""
