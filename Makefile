@@ -1,0 +1,46 @@
+# Two commands for a start:  make demo  and  make test.  Both need python3 (3.11 or newer, with venv) and make.
+
+PYTHON ?= python3
+PYTEST_ARGS ?= -n 2
+BIN = .venv/bin
+INSTALLED = .venv/.installed
+SOURCES = labsite sessions_app deploy tests manage.py
+
+DEVELOPMENT = LABSITE_MODE=development
+# Values as a production has them, none of them used anywhere: `check --deploy` judges the settings made from them.
+PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postgresql://labsite@db.example.org/labsite \
+	ALLOWED_HOSTS=labs.example.org LABSITE_URL=https://labs.example.org LAB_API_SERVER= \
+	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
+RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
+
+.PHONY: help install test check format
+
+help: ## say what there is
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+install: $(INSTALLED) ## install everything into .venv
+
+test: $(INSTALLED) ## run the test suite on its own PostgreSQL and its own sandbox cluster
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED) ## lint, format, types, import layers, templates, migrations, production settings
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(DEVELOPMENT) $(BIN)/mypy labsite sessions_app deploy manage.py
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/djlint --quiet --lint templates
+	$(DEVELOPMENT) $(BIN)/python manage.py makemigrations --check --dry-run
+	$(PRODUCTION) $(BIN)/python manage.py check --deploy --fail-level WARNING
+
+format: $(INSTALLED) ## let ruff put the code in order
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Missing: Python 3.11 or newer as $(PYTHON). Another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "Missing: venv of $(PYTHON) (on Debian and Ubuntu the package python3-venv)."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
