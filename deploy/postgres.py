@@ -57,6 +57,7 @@ class Postgres:
         self.directory = directory.absolute()
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
+        self.sockets = self.directory / "socket"
         self.settings = SETTINGS if durable else SETTINGS | NOT_DURABLE
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -105,6 +106,8 @@ class Postgres:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(STOP_SECONDS)
         self.process = None
+        if self.sockets.parent != self.directory:
+            shutil.rmtree(self.sockets, ignore_errors=True)
 
     def create_database(self, name: str = "labsite") -> None:
         """Create the database unless it is there."""
@@ -138,10 +141,10 @@ class Postgres:
             if not self.data.exists():
                 self._initialise(lock)
             (self.data / "postmaster.pid").unlink(missing_ok=True)
-            sockets = self._socket_directory()
-            _make_anew(sockets)
+            self.sockets = _short_enough(self.directory / "socket")
+            _make_anew(self.sockets)
             options = [f"--{name}={value}" for name, value in self.settings.items()]
-            command = ["postgres", "-D", str(self.data), "-k", str(sockets), "-p", str(PORT), *options]
+            command = ["postgres", "-D", str(self.data), "-k", str(self.sockets), "-p", str(PORT), *options]
             self.process = self._spawn(command, lock)
         finally:
             os.close(lock)
@@ -239,9 +242,9 @@ def _make_anew(directory: Path) -> None:
 
 
 @contextmanager
-def development_database(directory: Path = DEVELOPMENT_DIRECTORY) -> Iterator[None]:
+def development_database() -> Iterator[None]:
     """The embedded server for the time being, and DATABASE_URL pointing at it."""
-    with Postgres(directory) as server:
+    with Postgres(DEVELOPMENT_DIRECTORY) as server:
         server.create_database()
         os.environ["DATABASE_URL"] = server.url()
         yield

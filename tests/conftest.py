@@ -1,6 +1,9 @@
 """What every test may ask for. The database comes from deploy/testing.py and pytest-django, one for each worker."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,3 +26,19 @@ def cluster(sandbox: Any, settings: Any) -> Any:
         sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     settings.LAB_API_SERVER = sandbox.url
     return sandbox
+
+
+@pytest.fixture(scope="session")
+def running_with() -> Callable[[str], list[str]]:
+    """Finds the processes whose command line or environment holds a text, say the path of a test's own directory."""
+
+    def find(text: str) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is not ours to look at
+                command = (process / "cmdline").read_bytes()
+                if process.name != str(os.getpid()) and text.encode() in command + (process / "environ").read_bytes():
+                    found.append(command.replace(b"\0", b" ").decode())
+        return found
+
+    return find
