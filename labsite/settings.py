@@ -31,7 +31,7 @@ def required(name: str, in_development: str) -> str:
     return value
 
 
-# --- Django -----------------------------------------------------------------------------------------------------------
+# --- Django ---------------------------------------------------------------------------------------
 
 SECRET_KEY = required("SECRET_KEY", in_development="development-only-not-a-secret-0123456789-abcdefghij")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["*"] if DEVELOPMENT else [])
@@ -88,7 +88,7 @@ LOGIN_REDIRECT_URL = "labs"
 LOGOUT_REDIRECT_URL = "login"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# --- Database: PostgreSQL, the only one ---------------------------------------------------------------------------------
+# --- Database: PostgreSQL, the only one -----------------------------------------------------------
 
 # `manage.py` sets DATABASE_URL in development, where the embedded server (deploy/postgres.py) serves.
 required("DATABASE_URL", in_development="postgresql:///labsite")
@@ -107,7 +107,7 @@ DATABASES["default"]["OPTIONS"] = {
     **DATABASES["default"].get("OPTIONS", {}),
 }
 
-# --- Language and time --------------------------------------------------------------------------------------------------
+# --- Language and time ----------------------------------------------------------------------------
 
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("ko", _("Korean")), ("ja", _("Japanese")), ("zh-hans", _("Simplified Chinese"))]
@@ -116,7 +116,7 @@ TIME_ZONE = env.str("TIME_ZONE", default="UTC")  # what people read; stored is U
 USE_I18N = True
 USE_TZ = True
 
-# --- Static files, security ---------------------------------------------------------------------------------------------
+# --- Static files, security -----------------------------------------------------------------------
 
 STATIC_URL = "static/"
 STATIC_ROOT = env.path("STATIC_ROOT", default=str(BASE_DIR / "var" / "static"))()
@@ -155,7 +155,7 @@ if not DEVELOPMENT:
     SESSION_COOKIE_SECURE = True
     CSRF_COOKIE_SECURE = True
 
-# --- Labsite ------------------------------------------------------------------------------------------------------------
+# --- Labsite --------------------------------------------------------------------------------------
 
 # Which installation this is, among those that share the VM namespace; it stands on every object that we make.
 LABSITE_ENVIRONMENT = env.str("LABSITE_ENVIRONMENT", default="dev" if DEVELOPMENT else "")
@@ -179,11 +179,13 @@ LAB_API_TIMEOUT_SECONDS = env.float("LAB_API_TIMEOUT_SECONDS", default=5)  # a r
 LAB_API_CREATE_TIMEOUT_SECONDS = env.float("LAB_API_CREATE_TIMEOUT_SECONDS", default=15)  # admission webhooks are slow
 LAB_API_COUNT_TIMEOUT_SECONDS = env.float("LAB_API_COUNT_TIMEOUT_SECONDS", default=0.7)  # a student waits for it
 
+LAB_API_CONNECTIONS = env.int("LAB_API_CONNECTIONS", default=8)  # of one process, kept open
+
 # Grading tokens are an HMAC under this key: nothing to store, worthless once the session is closed.
 GRADING_KEY = required("GRADING_KEY", in_development="development-only-grading-key")
 LABSITE_URL = env.str("LABSITE_URL", default="http://127.0.0.1:8000")  # where a machine reports its result
 
-# --- Background work: two django-q2 clusters on the same database -------------------------------------------------------
+# --- Background work: two django-q2 clusters ---------------------------------------------------------
 
 # Each value was measured (docs/decisions): `retry` outlasts a running and two prefetched tasks; `guard_cycle` divides
 # timeout + 3 exactly in binary; poll 1.0 is one connection a second; failures are acknowledged, the next minute retries.

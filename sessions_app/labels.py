@@ -10,8 +10,9 @@ ENVIRONMENT = "labsite.dev/environment"
 SESSION = "labsite.dev/session"
 NODE = "labsite.dev/node"
 REMOVE_AFTER = "labsite.dev/remove-after"  # annotation: the moment past which the fuse removes the machine
+LAUNCHER_OF = "vm.kubevirt.io/name"  # KubeVirt's, on a launcher Pod
 
-# A label value that is also part of an object's name (the marker's): lower case, so that `Prod` and `prod` cannot both be.
+# A label value, and part of the marker's name: lower case, so that `Prod` and `prod` cannot both be.
 ENVIRONMENT_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
@@ -44,7 +45,7 @@ def session_of(labels: Mapping[str, str]) -> UUID | None:
 
 
 def session_name(session: UUID) -> str:
-    """`lab-<12 hex>`: from the session's id and never from a person's name; also the Service's and the policy's name."""
+    """`lab-<12 hex>`, from the session's id and never from a person's name; a group's Service is called so too."""
     return f"lab-{session.hex[:12]}"
 
 

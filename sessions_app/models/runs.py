@@ -26,7 +26,7 @@ class Trigger(models.TextChoices):
 
 
 class Installation(models.Model):
-    """Which installation this database belongs to: one row, made with the tables, compared with the cluster's marker."""
+    """Which installation this database belongs to: one row, compared with the cluster's marker."""
 
     token = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     marked_at = models.DateTimeField(_("marker first written"), null=True, editable=False)

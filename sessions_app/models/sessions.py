@@ -318,6 +318,24 @@ class LabSession(models.Model):
     def note_error(self, error: str) -> None:
         type(self).objects.filter(pk=self.pk).update(last_error=error[:2000])
 
+    def note_missing(self, nodes: list[str], now: datetime, *, run: Any = None) -> None:
+        """Nodes of a group that are not there: shown, no reason to close the rest."""
+        self.missing_nodes = nodes
+        type(self).objects.filter(pk=self.pk).update(missing_nodes=nodes)
+        if nodes:
+            self.tell("degraded", now, run=run, detail=", ".join(nodes))
+
+    def note_remains(self, remains: list[dict[str, Any]]) -> None:
+        if remains != self.remains:
+            self.remains = remains
+            type(self).objects.filter(pk=self.pk).update(remains=remains)
+
+    def tell_once(self, what: str, at: datetime, detail: str, *, run: Any = None) -> bool:
+        if self.events.filter(what=what, detail=detail).exists():
+            return False
+        self.tell(what, at, run=run, detail=detail)
+        return True
+
     def tell(self, what: str, at: datetime, *, by: Any = None, run: Any = None, detail: str = "") -> None:
         """Appends to the session's story."""
         SessionEvent.objects.create(

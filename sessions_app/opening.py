@@ -1,0 +1,272 @@
+"""Opens sessions: the row and its job first, then the machines, then `running` once they are ready."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django_q.tasks import async_task
+
+from sessions_app import closing, labels, locks, machines, manifests
+from sessions_app.cluster import Cluster, ClusterError, Refused, connect
+from sessions_app.models import Direction, EndReason, Kind, Lab, LabSession, ReapRun, Status, database_now
+from sessions_app.models.sessions import names_of
+
+log = structlog.get_logger(__name__)
+
+WATCH_EVERY_SECONDS = 2.0
+WATCH_SECONDS = 40.0  # of one task, under its timeout of 50
+
+
+class NotNow(Exception):
+    """Why no session can be opened, in words for the student."""
+
+
+def open_session(student: Any, lab: Lab, now: datetime) -> LabSession:
+    """The student's session: a new one, or the live one that is there already (a double click, a second tab).
+
+    Raises NotNow. Asks the cluster what runs before the transaction, never in it.
+    """
+    if existing := live_session(student):
+        return existing
+    if not lab.published:
+        raise NotNow(_("This lab is not open at the moment."))
+    listed = _machines_in_cluster() if lab.seats else set()
+    try:
+        with transaction.atomic():
+            locks.wait_in_transaction(locks.ADMISSION)
+            if existing := live_session(student):
+                return existing
+            _admit(lab, listed)
+            return _new_session(student, lab, now)
+    except IntegrityError:  # the constraint saw another one first
+        if existing := live_session(student):
+            return existing
+        raise
+
+
+def live_session(student: Any) -> LabSession | None:
+    return LabSession.objects.ours().live().filter(student=student).first()
+
+
+def _machines_in_cluster() -> set[str] | None:
+    """Names of all virtual machines, whoever's and leaving ones included. None when nobody can say in time."""
+    try:
+        budget = settings.LAB_API_COUNT_TIMEOUT_SECONDS
+        listed = connect(budget=budget).listing("VirtualMachine", settings.LAB_VM_NAMESPACE)
+    except ClusterError as error:
+        log.warning("seats not counted in the cluster", error=str(error))
+        return None
+    return {thing.name for thing in listed}
+
+
+def _admit(lab: Lab, listed: set[str] | None) -> None:
+    """Counts what the cluster has and what our rows have beyond that, under the lock: exact within one installation.
+
+    When the cluster could not be counted our own rows alone decide; across installations its quota refuses last.
+    """
+    rows = LabSession.objects.ours().holding_machines()
+    taken = len(names_of(rows) | (listed or set()))
+    if not lab.seats or taken + lab.seats <= settings.LAB_VM_SEATS:
+        return
+    leaving = sum(len(row.nodes) for row in rows if not row.is_open)
+    if leaving and taken - leaving + lab.seats <= settings.LAB_VM_SEATS:
+        raise NotNow(
+            ngettext(
+                "All seats are taken. %(count)d machine is being removed: try again in about a minute.",
+                "All seats are taken. %(count)d machines are being removed: try again in about a minute.",
+                leaving,
+            )
+            % {"count": leaving}
+        )
+    raise NotNow(_("All seats are taken. Try again when somebody has finished; the list of labs says when that is."))
+
+
+def seats_free() -> int:
+    """For pages, from rows alone: ours, and other installations' machines as the last sweep counted them."""
+    ours = len(names_of(LabSession.objects.ours().holding_machines()))
+    elsewhere = ReapRun.objects.exclude(machines_elsewhere=None).values_list("machines_elsewhere", flat=True).first()
+    return max(settings.LAB_VM_SEATS - ours - (elsewhere or 0), 0)
+
+
+def _new_session(student: Any, lab: Lab, now: datetime) -> LabSession:
+    """The row, with the job that will create its machines: both are committed, or neither."""
+    session = LabSession(
+        student=student,
+        lab=lab,
+        lab_title=lab.title,
+        environment=settings.LABSITE_ENVIRONMENT,
+        kind=lab.kind,
+        namespace=settings.LAB_VM_NAMESPACE if lab.kind == Kind.VM else settings.LAB_POD_NAMESPACE,
+        started_at=now,
+        expires_at=now + min(settings.LAB_LIFETIME, settings.LAB_LATEST_END),
+        latest_end=now + settings.LAB_LATEST_END,
+    )
+    session.nodes = labels.node_names(session.pk, lab.node_count)
+    session.save(force_insert=True)
+    session.tell("opened", now, by=student)
+    async_task("sessions_app.tasks.create", str(session.pk), cluster="jobs")
+    return session
+
+
+# --- the jobs process -------------------------------------------------------------------------------
+
+
+def create_machines(session: LabSession, now: datetime) -> None:
+    """Creates what the session needs. Whatever fails is closed like any other session. Safe to repeat."""
+    if session.status != Status.PROVISIONING or session.environment != settings.LABSITE_ENVIRONMENT:
+        return
+    try:
+        cluster = connect()
+        for build in _plan(session, now):
+            if not _wanted(session):
+                break
+            _create(session, cluster, build())
+        else:
+            session.tell_once("created", database_now(), "")
+            return
+    except ClusterError as error:
+        log.warning("not created", session=session.name, error=str(error))
+        session.claim(EndReason.START_FAILED, database_now(), detail=str(error))
+    session.refresh_from_db()
+    if session.status == Status.ENDING:
+        closing.take_back(session, closing.Act(connect(), database_now(), Direction.REQUEST, session.end_detail))
+
+
+def _wanted(session: LabSession) -> bool:
+    """The student may have ended it meanwhile."""
+    return LabSession.objects.filter(pk=session.pk, status=Status.PROVISIONING).exists()
+
+
+def _create(session: LabSession, cluster: Cluster, body: dict[str, Any]) -> None:
+    """One object, or the one that an earlier try of this job made; its uid is noted for closing."""
+    kind, name = body["kind"], body["metadata"]["name"]
+    try:
+        uid = cluster.create(body)["metadata"]["uid"]
+    except Refused as error:
+        if error.reason != "AlreadyExists":
+            raise
+        if kind == "Secret":  # which we may not read; it was made by this job
+            return
+        found = cluster.get(kind, session.namespace, name)
+        if found is None or found.leaving or not machines.belongs(found, session):
+            raise
+        uid = found.uid
+    session.remember(kind, name, uid)
+
+
+def _plan(session: LabSession, now: datetime) -> list[Callable[[], dict[str, Any]]]:
+    """In order of need: each is built when the one before is there, since it names its owner's uid."""
+    lab = session.lab
+    assert lab is not None
+    machine = manifests.Machine(
+        environment=session.environment,
+        session=session.pk,
+        namespace=session.namespace,
+        nodes=session.nodes,
+        image=lab.image,
+        golden_pvc=lab.golden_pvc,
+        persistent_disk=lab.persistent_disk,
+        memory_mib=lab.memory_mib,
+        cores=lab.cores,
+        remove_after=session.latest_end + settings.LAB_FUSE_MARGIN,
+    )
+    if session.kind == Kind.POD:
+        deadline = session.latest_end - now + settings.LAB_FUSE_MARGIN
+        return [lambda: manifests.lab_pod(machine, deadline)]
+    return _group_plan(session, lab, machine)
+
+
+def _group_plan(session: LabSession, lab: Lab, machine: manifests.Machine) -> list[Callable[[], dict[str, Any]]]:
+    """The first machine, its Secret, the Service and the policy, which it owns, then the other machines, owned too."""
+
+    def owner(node: str) -> dict[str, Any]:
+        return manifests.owner_reference(node, session.uids[f"VirtualMachine/{node}"])
+
+    first, *others = session.nodes
+    plan: list[Callable[[], dict[str, Any]]] = [
+        lambda: manifests.virtual_machine(machine, first),
+        lambda: manifests.cloud_init_secret(machine, first, user_data(session, lab, first), owner(first)),
+    ]
+    if others:
+        plan += [lambda: manifests.group_service(machine, owner(first))]
+        plan += [lambda: manifests.group_policy(machine, owner(first))]
+    for node in others:
+        plan += [
+            lambda node=node: manifests.virtual_machine(machine, node, owner(first)),  # type: ignore[misc]
+            lambda node=node: manifests.cloud_init_secret(machine, node, user_data(session, lab, node), owner(node)),  # type: ignore[misc]
+        ]
+    return plan
+
+
+def user_data(session: LabSession, lab: Lab, node: str) -> str:
+    key = getattr(session.student, "ssh_key", None)
+    return manifests.fill(
+        lab.cloud_init,
+        {
+            "node": node,
+            "session": session.name,
+            "nodes": " ".join(session.nodes),
+            "ssh_public_key": key.public_key.strip() if key else "",
+            "grading_url": f"{settings.LABSITE_URL.rstrip('/')}/grading/",
+            "grading_token": session.grading_token,
+        },
+    )
+
+
+def watch_starting(seconds: float = WATCH_SECONDS) -> bool:
+    """Brings sessions to `running`: one listing every two seconds for all of them, while any is starting.
+
+    One process watches at a time. True when some are still starting and the watch must go on.
+    """
+    end = time.monotonic() + seconds
+    while _starting().exists():
+        with locks.held(locks.WATCH) as mine:
+            if not mine:
+                return False
+            while _starting().exists():
+                if time.monotonic() >= end:
+                    return True
+                bring_up(database_now())
+                time.sleep(WATCH_EVERY_SECONDS)
+    return False  # looked once more without the lock: whoever came in between was not turned away for nothing
+
+
+def _starting() -> Any:
+    return LabSession.objects.ours().filter(status=Status.PROVISIONING)
+
+
+def bring_up(now: datetime) -> None:
+    """One look: what is ready runs, what cannot start is closed with the cluster's reason."""
+    cluster = connect()
+    for namespace in {session.namespace for session in _starting()}:
+        before = list(_starting().filter(namespace=namespace))
+        try:
+            listed = _listed(cluster, namespace)
+        except ClusterError as error:
+            log.warning("starting sessions not seen", namespace=namespace, error=str(error))
+            continue
+        for session in before:
+            _bring_up(session, listed, cluster, now)
+
+
+def _listed(cluster: Cluster, namespace: str) -> machines.Seen:
+    kinds = ["Pod"] if namespace != settings.LAB_VM_NAMESPACE else ["VirtualMachine", "VirtualMachineInstance", "Pod"]
+    selector = labels.selector(settings.LABSITE_ENVIRONMENT)
+    return machines.seen(thing for kind in kinds for thing in cluster.listing(kind, namespace, selector=selector))
+
+
+def _bring_up(session: LabSession, listed: machines.Seen, cluster: Cluster, now: datetime) -> None:
+    state = machines.state_of(session, listed, now)
+    if state.ready:
+        session.become_running(now)
+    elif state.verdict and session.claim(state.verdict, now, detail=state.why, status=Status.PROVISIONING):
+        try:
+            closing.take_back(session, closing.Act(cluster, now, Direction.REQUEST, state.why))
+        except (ClusterError, closing.Unclosed, closing.Foreign) as error:
+            log.warning("not taken back", session=session.name, error=str(error))  # the row has it; the sweep retries

@@ -1,0 +1,341 @@
+"""One sweep: takes back every machine whose time is up, that nobody owns, or whose session is dead.
+
+The schedule, the admin's button and `manage.py reap` call `sweep` and nothing else.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError
+from django.utils.translation import gettext as _
+
+from sessions_app import closing, labels, locks, machines, marker
+from sessions_app.cluster import Cluster, ClusterError, NoAnswer, Refused, Thing, Throttled, connect
+from sessions_app.models import (
+    Direction,
+    EndReason,
+    LabSession,
+    ReapFailure,
+    ReapRun,
+    SessionEvent,
+    Status,
+    database_now,
+)
+
+log = structlog.get_logger(__name__)
+
+Inventory: TypeAlias = dict[str, list[Thing]]  # by namespace; a namespace that could not be listed is not in it
+
+BRAKE_SESSIONS = 3  # more orphaned sessions than this, and more than half of all, is rather our mistake than theirs
+STUCK_WARNINGS = (timedelta(minutes=5), timedelta(minutes=30))
+
+
+def sweep(
+    *,
+    now: datetime,
+    trigger: str,
+    by: Any = None,
+    dry_run: bool = False,
+    confirmed: Collection[str] = (),
+    started: Callable[[ReapRun], object] = lambda run: None,
+) -> ReapRun:
+    """One round in all directions. Two at once are harmless: the second returns as `busy`.
+
+    `confirmed` are the uids of orphans that a person was shown when the brake held, and has confirmed. `started` is
+    told of the run as soon as it is on record. A dry run changes nothing and is not on record.
+    """
+    with locks.held(locks.SWEEP) as mine:
+        if not mine:
+            return _busy(now, trigger)
+        run = ReapRun(trigger=trigger, by=by, started_at=now)
+        if not dry_run:
+            _abort_open_runs(now)
+            run.save()
+            started(run)
+        with structlog.contextvars.bound_contextvars(run=run.pk):
+            _sweep(run, now, confirmed, dry_run)
+            log.info("sweep", result=run.result, counts=run.counts, skipped=run.skipped, message=run.message)
+        return run
+
+
+def _busy(now: datetime, trigger: str) -> ReapRun:
+    since = ReapRun.objects.filter(finished_at=None).values_list("started_at", flat=True).first()
+    message = _("Already running since %(since)s.") % {"since": since and since.isoformat(timespec="seconds")}
+    return ReapRun(trigger=trigger, started_at=now, finished_at=now, result=ReapRun.Result.BUSY, message=message)
+
+
+def _abort_open_runs(now: datetime) -> None:
+    """The lock is ours, so whoever began these is dead."""
+    ReapRun.objects.filter(finished_at=None).update(
+        result=ReapRun.Result.ABORTED, finished_at=now, message=_("It was killed, or lost its database.")
+    )
+
+
+def _sweep(run: ReapRun, now: datetime, confirmed: Collection[str], dry_run: bool) -> None:
+    try:
+        if not labels.is_environment(settings.LABSITE_ENVIRONMENT):
+            run.end(ReapRun.Result.REFUSED, now, _("LABSITE_ENVIRONMENT is not set to a usable name."))
+            return
+        round_ = Sweep(run, connect(budget=settings.LAB_SWEEP_BUDGET_SECONDS), now, confirmed, dry_run)
+        if objection := round_.objection():
+            run.end(ReapRun.Result.REFUSED, database_now(), objection)
+            return
+        round_.go()
+        whole = not (run.skipped or run.total("failed") or round_.stopped)
+        run.end(ReapRun.Result.DONE if whole else ReapRun.Result.PARTIAL, database_now(), round_.stopped)
+    except ClusterError as error:
+        run.end(ReapRun.Result.FAILED, now, str(error))
+    except DatabaseError as error:
+        log.exception("sweep failed")
+        run.end(ReapRun.Result.FAILED, now, _("database: %(error)s") % {"error": error})
+
+
+class Sweep:
+    def __init__(
+        self, run: ReapRun, cluster: Cluster, now: datetime, confirmed: Collection[str], dry_run: bool
+    ) -> None:
+        self.run, self.cluster, self.now, self.confirmed, self.dry_run = run, cluster, now, confirmed, dry_run
+        self.marker_read = False
+        self.stopped = ""  # why nothing more is deleted in this sweep
+
+    def objection(self) -> str:
+        """0. Is this ours? Reads the marker and notes this run in it. Unreadable is no objection, but see `go`."""
+        try:
+            found = marker.read(self.cluster)
+            if objection := marker.objection(found):
+                return objection
+            if not self.dry_run:
+                marker.write(self.cluster, found, self.run, self.now)
+        except ClusterError as error:
+            for direction in (Direction.ORPHANS, Direction.GHOSTS, Direction.LEAVING):
+                self.run.skip(direction, _("The marker cannot be read or written: %(error)s") % {"error": error})
+        else:
+            self.marker_read = True
+        return ""
+
+    def go(self) -> None:
+        """1. what is due, 2. a complete listing, 3. orphans, 4. ghosts, 5. what is on its way out."""
+        self.expired()
+        if not self.marker_read:
+            return
+        before = list(LabSession.objects.ours().filter(status__in=(Status.RUNNING, Status.PROVISIONING)))
+        inventory = self.inventory()
+        self.orphans(inventory)
+        self.ghosts(inventory, before)
+        self.leaving(inventory)
+
+    def handle(
+        self, direction: str, subject: object, why: str, work: Callable[[], object], session: LabSession | None = None
+    ) -> None:
+        """One item. Whatever goes wrong with it is counted, recorded and passed over."""
+        self.run.count(direction, "found")
+        self.run.plan.append({"direction": str(direction), "subject": str(subject), "why": why})
+        if self.dry_run or self.stopped:
+            return
+        if self.cluster.out_of_time:
+            self.stopped = _("The time for one sweep was over; the rest comes first in the next one.")
+            return
+        try:
+            work()
+        except DatabaseError:
+            raise  # nothing can be recorded: the sweep ends
+        except Exception as error:  # noqa: BLE001  (isolation: one item never ends a sweep; it is on record)
+            self.failed(direction, subject, error, session)
+        else:
+            self.run.count(direction, "done")
+            ReapFailure.resolve(direction, str(subject), self.now)
+
+    def failed(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
+        known = isinstance(error, ClusterError | closing.Unclosed | closing.Foreign)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        log.warning("not reclaimed", direction=str(direction), subject=str(subject), error=text, exc_info=not known)
+        self.run.count(direction, "failed")
+        ReapFailure.record(direction, str(subject), text, self.now, session=session, run=self.run)
+        if isinstance(error, Throttled):
+            self.stopped = _("The cluster asked to be left alone: %(error)s") % {"error": text}
+
+    def act(self, direction: str, why: str) -> closing.Act:
+        return closing.Act(self.cluster, self.now, direction, why, self.run, self.run.by, self.marker_read)
+
+    # --- 1. expired ---
+
+    def expired(self) -> None:
+        """Needs no listing: a cluster that cannot be listed stops nothing here."""
+        for session in list(LabSession.objects.ours().due(self.now).fairly()):
+            why = session.get_end_reason_display() or _("the time was up at %(end)s") % {
+                "end": _iso(session.expires_at)
+            }
+            self.handle(Direction.EXPIRED, session, why, partial(self.close, session, Direction.EXPIRED, why), session)
+
+    def close(self, session: LabSession, direction: str, why: str) -> None:
+        """Claims a due row, unless an extension committed first, and takes its machines back."""
+        if session.is_open:
+            if session.remaining(self.now):
+                return
+            if not session.claim(EndReason.TIME_UP, self.now, run=self.run, expires_at__lte=self.now):
+                return
+        closing.take_back(session, self.act(direction, why))
+
+    # --- 2. inventory ---
+
+    def inventory(self) -> Inventory:
+        """Everything in our namespaces, whoever owns it: unknown is never empty."""
+        kinds = {settings.LAB_POD_NAMESPACE: ["Pod"]}
+        kinds[settings.LAB_VM_NAMESPACE] = [
+            "VirtualMachine",
+            "VirtualMachineInstance",
+            "Pod",
+            "Service",
+            "NetworkPolicy",
+        ]
+        known: Inventory = {}
+        for namespace, wanted in kinds.items():
+            try:
+                known[namespace] = [thing for kind in wanted for thing in self.cluster.listing(kind, namespace)]
+            except (NoAnswer, Refused) as error:
+                reason = _("list failed in %(namespace)s: %(error)s") % {"namespace": namespace, "error": error}
+                for direction in (Direction.ORPHANS, Direction.GHOSTS, Direction.LEAVING):
+                    self.run.skip(direction, reason)
+        if settings.LAB_VM_NAMESPACE in known:
+            self.run.machines_elsewhere = sum(
+                thing.kind == "VirtualMachine" and not labels.is_ours(thing.labels, settings.LABSITE_ENVIRONMENT)
+                for thing in known[settings.LAB_VM_NAMESPACE]
+            )
+        return known
+
+    # --- 3. orphans ---
+
+    def orphans(self, inventory: Inventory) -> None:
+        """Ours by label, or known by uid to a closed row; owned by no live row; not already leaving.
+
+        The rows are read after the listing, so the row of every machine that was listed is seen.
+        """
+        staying = [thing for things in inventory.values() for thing in things if _stays(thing)]
+        ours = [thing for thing in staying if labels.is_ours(thing.labels, settings.LABSITE_ENVIRONMENT)]
+        live = set(LabSession.objects.ours().live().values_list("pk", flat=True))
+        closed = {
+            uid for uids in LabSession.objects.ours().leaving().values_list("uids", flat=True) for uid in uids.values()
+        }
+        orphans = [thing for thing in ours if labels.session_of(thing.labels) not in live]
+        orphans += [thing for thing in staying if thing.uid in closed and labels.SESSION not in thing.labels]
+        if self.brake(orphans, ours):
+            return
+        stories = _stories(orphans)
+        for thing in orphans:
+            if not self.confirmed or thing.uid in self.confirmed:
+                why = stories.get(labels.session_of(thing.labels), _("no session of this site owns it"))
+                self.handle(Direction.ORPHANS, thing, why, partial(self.remove, thing, why))
+
+    def brake(self, orphans: list[Thing], ours: list[Thing]) -> bool:
+        """More than three sessions and more than half of all: a person confirms exactly what is shown."""
+        sessions = {thing.labels.get(labels.SESSION) for thing in orphans}
+        everything = {thing.labels.get(labels.SESSION) for thing in ours}
+        if self.confirmed or len(sessions) <= BRAKE_SESSIONS or len(sessions) * 2 <= len(everything):
+            return False
+        self.run.held = [
+            {"uid": thing.uid, "object": str(thing), "namespace": thing.namespace, "since": thing.created_at}
+            for thing in orphans
+        ]
+        reason = _("%(orphans)d of %(all)d sessions in the cluster have no row here. Nothing of them was touched; look at the list and confirm it.")  # fmt: skip  # noqa: E501
+        self.run.skip(Direction.ORPHANS, reason % {"orphans": len(sessions), "all": len(everything)})
+        return True
+
+    def remove(self, thing: Thing, why: str) -> None:
+        """The row is read once more right before: a session that has appeared meanwhile keeps its machine."""
+        session = labels.session_of(thing.labels)
+        if session and LabSession.objects.ours().live().filter(pk=session).exists():
+            return
+        act, label = self.act(Direction.ORPHANS, why), thing.labels.get(labels.SESSION, "")
+        closing.delete(act, thing.kind, thing.namespace, thing.name, thing.uid, label)
+        if thing.kind == "VirtualMachine":
+            closing.delete(act, "Secret", thing.namespace, labels.secret_name(thing.name), None, label)
+
+    # --- 4. ghosts ---
+
+    def ghosts(self, inventory: Inventory, before: Iterable[LabSession]) -> None:
+        """Rows that were live before the listing began, held against what is there."""
+        seen = machines.seen(thing for things in inventory.values() for thing in things)
+        for session in before:
+            if session.namespace not in inventory or not session.remaining(self.now):
+                continue
+            state = machines.state_of(session, seen, self.now)
+            if state.ready and session.status == Status.PROVISIONING and not self.dry_run:
+                session.become_running(self.now)
+            elif state.verdict:
+                work = partial(self.bury, session, state)
+                self.handle(Direction.GHOSTS, session, state.why, work, session)
+            elif state.missing != session.missing_nodes and not self.dry_run:
+                session.note_missing(state.missing, self.now, run=self.run)
+
+    def bury(self, session: LabSession, state: machines.State) -> None:
+        """Absence is confirmed by asking for each object; then it is closed like any other session."""
+        for node in state.missing if session.status == Status.RUNNING else ():
+            found = self.cluster.get(machines.MACHINE[session.kind], session.namespace, node)
+            if found and machines.belongs(found, session):
+                return
+        if session.claim(state.verdict, self.now, run=self.run, detail=state.why, status=session.status):
+            closing.take_back(session, self.act(Direction.GHOSTS, state.why))
+
+    # --- 5. leaving ---
+
+    def leaving(self, inventory: Inventory) -> None:
+        """Closed rows: gone when no VM, VMI, launcher or Pod of theirs is left."""
+        by_session: dict[Any, list[Thing]] = {}
+        for things in inventory.values():
+            for thing in things:
+                if thing.kind in ("VirtualMachine", "VirtualMachineInstance", "Pod"):
+                    by_session.setdefault(labels.session_of(thing.labels), []).append(thing)
+        by_uid = {thing.uid: thing for thing in by_session.get(None, ())}
+        for session in LabSession.objects.ours().leaving():
+            if session.namespace in inventory and not self.dry_run:
+                unlabelled = [by_uid[uid] for uid in session.uids.values() if uid in by_uid]
+                self.check_off(session, [*by_session.get(session.pk, ()), *unlabelled])
+
+    def check_off(self, session: LabSession, left: list[Thing]) -> None:
+        self.run.count(Direction.LEAVING, "found")
+        if not left:
+            session.mark_gone(self.now)
+            self.run.count(Direction.LEAVING, "done")
+            return
+        session.note_remains([_remain(thing) for thing in left])
+        for limit in STUCK_WARNINGS:
+            stuck = self.now - session.finished_at >= limit
+            if stuck and session.tell_once(SessionEvent.What.STUCK, self.now, str(limit), run=self.run):
+                log.warning("stuck", session=session.name, since=_iso(session.finished_at), remains=session.remains)
+
+
+def _stays(thing: Thing) -> bool:
+    """Neither leaving already nor another object's: a launcher bears our labels too, but belongs to its machine."""
+    return not (thing.leaving or thing.controlled or thing.kind == "VirtualMachineInstance")
+
+
+def _stories(orphans: Iterable[Thing]) -> dict[UUID | None, str]:
+    """What is known of their sessions, for the record: why has a closed session still a machine?"""
+    ids = {session for thing in orphans if (session := labels.session_of(thing.labels))}
+    return {
+        session.pk: _("session %(name)s is %(state)s since %(since)s (%(reason)s)")
+        % {
+            "name": session.name,
+            "state": session.get_status_display(),
+            "since": session.finished_at and _iso(session.finished_at),
+            "reason": session.get_end_reason_display(),
+        }
+        for session in LabSession.objects.ours().filter(pk__in=ids)
+    }
+
+
+def _remain(thing: Thing) -> dict[str, Any]:
+    return {
+        "object": str(thing),
+        "since": thing.leaving_since and _iso(thing.leaving_since),
+        "finalizers": list(thing.finalizers),
+    }
+
+
+def _iso(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")
