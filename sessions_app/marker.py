@@ -1,5 +1,6 @@
 """Is this cluster's namespace ours to sweep? A ConfigMap there says whose it is and how far its sweeps have come."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +11,8 @@ from sessions_app import labels, manifests
 from sessions_app.cluster import Cluster
 from sessions_app.models import Installation, ReapRun
 
+UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 
 @dataclass(frozen=True)
 class Marker:
@@ -17,7 +20,7 @@ class Marker:
 
     installation: str
     run: int
-    token: str
+    token: str | None
     resource_version: str | None
 
 
@@ -27,11 +30,11 @@ def read(cluster: Cluster) -> Marker | None:
     if body is None:
         return None
     data = body.get("data") or {}
-    run = data.get("run", "")
+    run, token = data.get("run", ""), data.get("token", "")
     return Marker(
         installation=data.get("installation", ""),
-        run=int(run) if run.isdigit() else -1,
-        token=data.get("token", ""),
+        run=int(run) if run.isdigit() else 0,
+        token=token if UUID_PATTERN.fullmatch(token) else None,
         resource_version=body["metadata"].get("resourceVersion"),
     )
 
@@ -49,7 +52,7 @@ def objection(marker: Marker | None) -> str:
             "The marker of “%(environment)s” in namespace %(namespace)s is another installation's: a wrong, fresh or "
             "copied database, or a second installation with this name."
         ) % _place()  # fmt: skip
-    if not ReapRun.objects.filter(pk=marker.run, token=marker.token or None).exists():
+    if not ReapRun.objects.filter(pk=marker.run, token=marker.token).exists():
         return _(
             "The marker of “%(environment)s” in namespace %(namespace)s knows of sweep %(run)s, which this database "
             "does not: it was restored from a backup, or a copy of it sweeps elsewhere."

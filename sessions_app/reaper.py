@@ -3,6 +3,7 @@
 The schedule, the admin's button and `manage.py reap` call `sweep` and nothing else.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,7 +25,6 @@ from sessions_app.models import (
     ReapRun,
     SessionEvent,
     Status,
-    database_now,
 )
 
 log = structlog.get_logger(__name__)
@@ -77,22 +77,26 @@ def _abort_open_runs(now: datetime) -> None:
 
 
 def _sweep(run: ReapRun, now: datetime, confirmed: Collection[str], dry_run: bool) -> None:
+    began = time.monotonic()
     try:
-        if not labels.is_environment(settings.LABSITE_ENVIRONMENT):
-            run.end(ReapRun.Result.REFUSED, now, _("LABSITE_ENVIRONMENT is not set to a usable name."))
-            return
-        round_ = Sweep(run, connect(budget=settings.LAB_SWEEP_BUDGET_SECONDS), now, confirmed, dry_run)
-        if objection := round_.objection():
-            run.end(ReapRun.Result.REFUSED, database_now(), objection)
-            return
-        round_.go()
-        whole = not (run.skipped or run.total("failed") or round_.stopped)
-        run.end(ReapRun.Result.DONE if whole else ReapRun.Result.PARTIAL, database_now(), round_.stopped)
+        result, message = _round(run, now, confirmed, dry_run)
     except ClusterError as error:
-        run.end(ReapRun.Result.FAILED, now, str(error))
+        result, message = ReapRun.Result.FAILED, str(error)
     except DatabaseError as error:
         log.exception("sweep failed")
-        run.end(ReapRun.Result.FAILED, now, _("database: %(error)s") % {"error": error})
+        result, message = ReapRun.Result.FAILED, _("database: %(error)s") % {"error": error}
+    run.end(result, now + timedelta(seconds=time.monotonic() - began), message)
+
+
+def _round(run: ReapRun, now: datetime, confirmed: Collection[str], dry_run: bool) -> tuple[str, str]:
+    if not labels.is_environment(settings.LABSITE_ENVIRONMENT):
+        return ReapRun.Result.REFUSED, _("LABSITE_ENVIRONMENT is not set to a usable name.")
+    round_ = Sweep(run, connect(budget=settings.LAB_SWEEP_BUDGET_SECONDS), now, confirmed, dry_run)
+    if objection := round_.objection():
+        return ReapRun.Result.REFUSED, objection
+    round_.go()
+    whole = not (run.skipped or run.total("failed") or round_.stopped)
+    return ReapRun.Result.DONE if whole else ReapRun.Result.PARTIAL, round_.stopped
 
 
 class Sweep:

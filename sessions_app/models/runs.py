@@ -105,7 +105,7 @@ class ReapRun(models.Model):
 
     def end(self, result: str, now: datetime, message: str = "") -> None:
         self.result, self.finished_at = result, now
-        self.message = message or self.message
+        self.message = message
         if self.pk:
             self.save()
 
