@@ -1,6 +1,9 @@
 # Two commands for a start:  make demo  and  make test.  Both need python3 (3.11 or newer, with venv) and make.
 
 PYTHON ?= python3
+PORT ?= 8000
+SANDBOX_PORT ?= 8001
+LIFETIME ?= 60
 PYTEST_ARGS ?= -n 2
 BIN = .venv/bin
 INSTALLED = .venv/.installed
@@ -13,12 +16,15 @@ PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postg
 	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
 RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
 
-.PHONY: help install test check format
+.PHONY: help install demo test check format
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 install: $(INSTALLED) ## install everything into .venv
+
+demo: $(INSTALLED) ## run the site on a stand-in cluster (PORT=8000 SANDBOX_PORT=8001 LIFETIME=60 minutes)
+	@$(BIN)/python -m deploy.demo --port $(PORT) --sandbox-port $(SANDBOX_PORT) --lifetime $(LIFETIME)
 
 test: $(INSTALLED) ## run the test suite on its own PostgreSQL and its own sandbox cluster
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -1,0 +1,160 @@
+"""`make demo`: the whole site on one machine, against a stand-in cluster; it needs nothing and leaves nothing running.
+
+One supervisor holds the sandbox cluster, the web server and both workers; PostgreSQL is embedded and keeps its data
+between two starts, the sandbox does not.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import FrameType
+
+from deploy.postgres import ROOT, Postgres, PostgresError
+from deploy.supervisor import Program, Supervisor
+
+HOST = "127.0.0.1"  # with passwords that everybody knows: for this machine only
+LATEST_END_IN_LIFETIMES = 3
+MANAGE = [sys.executable, str(ROOT / "manage.py")]
+BANNER = """
+  Labsite runs, on a stand-in cluster.
+
+    students   http://{host}:{port}/         student1 to student10, password demo
+    staff      http://{host}:{port}/admin/   staff, password demo
+    cluster    kubectl --server=http://{host}:{sandbox_port} get vm,vmi,pod,secret -A
+
+  A session lasts {lifetime:g} minutes (make demo LIFETIME=2 for short ones); the reaper sweeps every minute.
+  Ctrl-C ends all of it; people, labs and sessions are kept in {directory}.
+
+"""
+
+
+class Cannot(Exception):
+    """Why the demo cannot start, and what to do, in one line."""
+
+
+def main() -> None:
+    options = _options()
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _leave)  # until the supervisor takes over
+    try:
+        _refuse_ports_in_use(options)
+        run(options)
+    except (Cannot, PostgresError) as reason:
+        raise SystemExit(f"make demo: {reason}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def run(options: argparse.Namespace) -> None:
+    with Postgres(options.directory / "postgres") as server:
+        if not server.owned:
+            raise Cannot(f"another process uses the database in {server.directory}; end it first.")
+        server.create_database()
+        os.environ.update(_environment(options, server.url()))
+        _say("Preparing the database ...\n")
+        _prepare_database()
+        with Supervisor(_programs(options)) as supervisor:
+            if supervisor.run(until=lambda: _answers(options.port) and _answers(options.sandbox_port)):
+                _say(BANNER.format(host=HOST, **vars(options)))
+                supervisor.run()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deploy.demo", description=__doc__)
+    parser.add_argument("--port", type=int, default=8000, help="of the site")
+    parser.add_argument("--sandbox-port", type=int, default=8001, help="of the stand-in cluster")
+    parser.add_argument("--lifetime", type=_positive, default=60, help="of a session, in minutes")
+    parser.add_argument("--directory", type=Path, default=ROOT / "var", help="where the database is kept")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> float:
+    if (minutes := float(text)) <= 0:
+        raise argparse.ArgumentTypeError("a session lasts longer than that")
+    return minutes
+
+
+def _environment(options: argparse.Namespace, database_url: str) -> dict[str, str]:
+    """All that could lead elsewhere is named: a .env file may point at a real cluster or database."""
+    return {
+        "LABSITE_MODE": "development",
+        "LABSITE_ENVIRONMENT": "demo",
+        "DATABASE_URL": database_url,
+        "LABSITE_URL": f"http://{HOST}:{options.port}",
+        "LAB_API_SERVER": f"http://{HOST}:{options.sandbox_port}",
+        "LAB_API_TOKEN": "",
+        "LAB_KUBECONFIG": "",
+        "NO_PROXY": HOST,
+        "LAB_VM_NAMESPACE": "labsite-vms",
+        "LAB_POD_NAMESPACE": "labsite-pods",
+        "LAB_LIFETIME_MINUTES": f"{options.lifetime:g}",
+        "LAB_LATEST_END_MINUTES": f"{LATEST_END_IN_LIFETIMES * options.lifetime:g}",
+        "DJANGO_SETTINGS_MODULE": "labsite.settings",
+    }
+
+
+def _prepare_database() -> None:
+    import django
+    from django.core.management import call_command
+    from django.db import connections
+
+    django.setup()
+    from deploy.seed import seed
+
+    call_command("migrate", verbosity=0)
+    seed()
+    connections.close_all()
+
+
+def _programs(options: argparse.Namespace) -> list[Program]:
+    sandbox = [sys.executable, "-m", "deploy.sandbox", "--port", str(options.sandbox_port)]
+    sandbox += ["--namespace", "labsite-vms", "--namespace", "labsite-pods"]
+    web = [sys.executable, "-m", "gunicorn", "labsite.wsgi", "--bind", f"{HOST}:{options.port}", "--log-level=warning"]
+    web += ["--worker-class=gthread", "--workers=2", "--threads=4"]
+    return [
+        Program("sandbox", sandbox),
+        Program("web", web),
+        Program("reaper", [*MANAGE, "qcluster"], {"Q_CLUSTER_NAME": "reaper"}),
+        Program("jobs", [*MANAGE, "qcluster"], {"Q_CLUSTER_NAME": "jobs"}),
+    ]
+
+
+def _refuse_ports_in_use(options: argparse.Namespace) -> None:
+    for variable, port in (("PORT", options.port), ("SANDBOX_PORT", options.sandbox_port)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                raise Cannot(f"port {port}: {error.strerror}; choose another: make demo {variable}=...") from None
+
+
+def _answers(port: int) -> bool:
+    """Whether somebody speaks HTTP there; what is said does not matter."""
+    connection = HTTPConnection(HOST, port, timeout=1)
+    try:
+        connection.request("HEAD", "/")
+        connection.getresponse()
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    main()
