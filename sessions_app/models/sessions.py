@@ -162,11 +162,13 @@ class LabSession(models.Model):
                 | Q(status__in=LIVE, finished_at__isnull=True, gone_at__isnull=True),
             ),
             models.CheckConstraint(
-                name="session_ending_has_a_reason", condition=Q(status__in=OPEN, end_reason="") | ~Q(end_reason="")
+                name="session_ending_has_a_reason",
+                condition=Q(status__in=OPEN, end_reason="") | (~Q(status__in=OPEN) & ~Q(end_reason="")),
             ),
             models.CheckConstraint(
                 name="session_ending_has_a_time",
-                condition=Q(status__in=OPEN, ending_at__isnull=True) | Q(ending_at__isnull=False),
+                condition=Q(status__in=OPEN, ending_at__isnull=True)
+                | (~Q(status__in=OPEN) & Q(ending_at__isnull=False)),
             ),
             models.UniqueConstraint(
                 name="one_live_session_per_student", fields=("student", "environment"), condition=Q(status__in=LIVE)
