@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         _say("Preparing the database ...\n")
         _prepare_database()
         with Supervisor(_programs(options)) as supervisor:
-            if supervisor.run(until=lambda: _answers(options.port) and _answers(options.sandbox_port)):
+            if supervisor.run(until=lambda: _is_up(options)):
                 _say(BANNER.format(host=HOST, **vars(options)))
                 supervisor.run()
 
@@ -99,10 +100,14 @@ def _environment(options: argparse.Namespace, database_url: str) -> dict[str, st
 
 def _prepare_database() -> None:
     import django
+    from django.conf import settings
     from django.core.management import call_command
     from django.db import connections
 
     django.setup()
+    Path(settings.STATIC_ROOT).mkdir(
+        parents=True, exist_ok=True
+    )  # empty: the finders serve, but its absence is warned of
     from deploy.seed import seed
 
     call_command("migrate", verbosity=0)
@@ -133,17 +138,19 @@ def _refuse_ports_in_use(options: argparse.Namespace) -> None:
                 raise Cannot(f"port {port}: {error.strerror}; choose another: make demo {variable}=...") from None
 
 
-def _answers(port: int) -> bool:
-    """Whether somebody speaks HTTP there; what is said does not matter."""
+def _is_up(options: argparse.Namespace) -> bool:
+    return _answers(options.sandbox_port, "/version") and _answers(options.port, "/admin/login/")
+
+
+def _answers(port: int, path: str) -> bool:
     connection = HTTPConnection(HOST, port, timeout=1)
     try:
-        connection.request("HEAD", "/")
-        connection.getresponse()
+        connection.request("GET", path)
+        return connection.getresponse().status == HTTPStatus.OK
     except (OSError, HTTPException):
         return False
     finally:
         connection.close()
-    return True
 
 
 def _say(text: str) -> None:

@@ -144,14 +144,20 @@ class Supervisor:
         return [child for child in self.children if child.process is not None and child.process.poll() is None]
 
     def _pass_on_output(self) -> None:
-        for key, _ in self._selector.select(STEP_SECONDS):
-            chunk = os.read(key.fd, 65536)
-            child: Child = key.data
-            *lines, child.unfinished_line = (child.unfinished_line + chunk).split(b"\n")
-            for line in lines:
-                self.say(child.program.name, line.decode(errors="replace"))
-            if not chunk:
-                self._close(key)
+        """For one step, however much or little there is: what goes on between two steps shall not depend on it."""
+        deadline = time.monotonic() + STEP_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                self._read(key)
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        child: Child = key.data
+        chunk = os.read(key.fd, 65536)
+        *lines, child.unfinished_line = (child.unfinished_line + chunk).split(b"\n")
+        for line in lines:
+            self.say(child.program.name, line.decode(errors="replace"))
+        if not chunk:
+            self._close(key)
 
     def _close(self, key: selectors.SelectorKey) -> None:
         child: Child = key.data
