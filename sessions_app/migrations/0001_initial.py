@@ -104,7 +104,7 @@ class Migration(migrations.Migration):
                 ('trigger', models.CharField(choices=[('schedule', 'schedule'), ('admin', 'admin'), ('command', 'command line')], max_length=8, verbose_name='door')),
                 ('started_at', models.DateTimeField(verbose_name='started')),
                 ('finished_at', models.DateTimeField(null=True, verbose_name='finished')),
-                ('result', models.CharField(choices=[('running', 'running'), ('done', 'done'), ('partial', 'partial'), ('refused', 'refused'), ('failed', 'failed'), ('aborted', 'aborted'), ('busy', 'another one runs')], default='running', max_length=8, verbose_name='result')),
+                ('result', models.CharField(choices=[('running', 'running'), ('done', 'done'), ('partial', 'partial'), ('refused', 'refused'), ('failed', 'failed'), ('aborted', 'aborted'), ('adopted', 'adopted'), ('busy', 'another one runs')], default='running', max_length=8, verbose_name='result')),
                 ('message', models.TextField(blank=True, verbose_name='message')),
                 ('counts', models.JSONField(default=dict, help_text='Found, done and failed items per direction.', verbose_name='counts')),
                 ('skipped', models.JSONField(default=dict, help_text='Direction and the reason.', verbose_name='skipped directions')),

@@ -1,12 +1,13 @@
 """Rows: one-row logic is a model method, many-row logic a queryset method. Nothing here knows the cluster."""
 
-from sessions_app.models.clock import database_now
+from sessions_app.models.clock import DatabaseNow, database_now
 from sessions_app.models.labs import Kind, Lab
 from sessions_app.models.people import StudentKey
 from sessions_app.models.runs import Deletion, Direction, Installation, ReapFailure, ReapRun, Trigger
 from sessions_app.models.sessions import EndReason, LabSession, SessionEvent, Status
 
 __all__ = [
+    "DatabaseNow",
     "Deletion",
     "Direction",
     "EndReason",

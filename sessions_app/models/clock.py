@@ -1,6 +1,14 @@
 from datetime import datetime
 
 from django.db import connection
+from django.db.models import DateTimeField, Func
+
+
+class DatabaseNow(Func):
+    """The same clock inside a query, for what is only compared with rows."""
+
+    function = "clock_timestamp"
+    output_field = DateTimeField()
 
 
 def database_now() -> datetime:

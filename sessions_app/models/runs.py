@@ -44,6 +44,13 @@ class Installation(models.Model):
         return cls.objects.get_or_create(pk=1)[0]
 
 
+class ReapRunQuerySet(models.QuerySet["ReapRun"]):
+    def succeeded(self) -> "ReapRunQuerySet":
+        """Sweeps that saw the whole cluster. Items that failed are shown as such and are no reason for an alarm."""
+        blind = Q(skipped__has_key=Direction.GHOSTS)  # it was skipped since something could not be listed
+        return self.filter(result__in=(ReapRun.Result.DONE, ReapRun.Result.PARTIAL)).exclude(blind)
+
+
 class ReapRun(models.Model):
     """One round of the reaper. Its number goes into the cluster's marker."""
 
@@ -54,6 +61,7 @@ class ReapRun(models.Model):
         REFUSED = "refused", _("refused")
         FAILED = "failed", _("failed")
         ABORTED = "aborted", _("aborted")
+        ADOPTED = "adopted", _("adopted")  # no sweep: a person took the environment over
         BUSY = "busy", _("another one runs")  # never stored
 
     token = models.UUIDField(default=uuid.uuid4, editable=False, unique=True)
@@ -74,6 +82,8 @@ class ReapRun(models.Model):
     machines_elsewhere = models.PositiveIntegerField(
         _("machines of other installations"), null=True, help_text=_("In the VM namespace, when last counted.")
     )
+
+    objects = ReapRunQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("sweep")

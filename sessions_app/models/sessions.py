@@ -52,9 +52,8 @@ OUTCOME = {
 
 def protect_live(collector: Any, field: Any, sub_objs: Any, using: str) -> None:
     """`on_delete`: a student or lab with a live session stays; finished sessions outlive both."""
-    live = [session for session in sub_objs if session.status in LIVE]
-    if live:
-        raise ProtectedError("A session still runs: end it first.", set(live))
+    if live := set(sub_objs.filter(status__in=LIVE)):
+        raise ProtectedError("A session still runs: end it first.", live)
     collector.add_field_update(field, None, sub_objs)
 
 
@@ -206,6 +205,14 @@ class LabSession(models.Model):
     def is_open(self) -> bool:
         return self.status in OPEN
 
+    @property
+    def is_leaving(self) -> bool:
+        return self.finished_at is not None and self.gone_at is None
+
+    def is_stuck(self, now: datetime) -> bool:
+        """As the queryset's `stuck`."""
+        return self.is_leaving and self.finished_at <= now - settings.LAB_STUCK_AFTER
+
     def uid_of(self, kind: str, name: str) -> str | None:
         uid: str | None = self.uids.get(f"{kind}/{name}")
         return uid
@@ -245,6 +252,19 @@ class LabSession(models.Model):
             )
             if extended:
                 self.tell("extended", now, by=by, detail=end.isoformat())
+        self.refresh_from_db()
+        return bool(extended)
+
+    def extend_to_latest_end(self, now: datetime) -> bool:
+        """For a row from a backup, which does not know its extensions: it gets the benefit of the doubt."""
+        with transaction.atomic():
+            extended = (
+                type(self)
+                .objects.filter(pk=self.pk, status__in=OPEN, expires_at__lt=F("latest_end"))
+                .update(expires_at=F("latest_end"))
+            )
+            if extended:
+                self.tell("extended", now, detail=self.latest_end.isoformat())
         self.refresh_from_db()
         return bool(extended)
 
