@@ -21,6 +21,7 @@ class Marker:
     installation: str
     run: int
     token: str | None
+    at: str  # the moment of that sweep
     resource_version: str | None
 
 
@@ -35,6 +36,7 @@ def read(cluster: Cluster) -> Marker | None:
         installation=data.get("installation", ""),
         run=int(run) if run.isdigit() else 0,
         token=token if UUID_PATTERN.fullmatch(token) else None,
+        at=data.get("at", ""),
         resource_version=body["metadata"].get("resourceVersion"),
     )
 
@@ -52,7 +54,7 @@ def objection(marker: Marker | None) -> str:
             "The marker of “%(environment)s” in namespace %(namespace)s is another installation's: a wrong, fresh or "
             "copied database, or a second installation with this name."
         ) % _place()  # fmt: skip
-    if not ReapRun.objects.filter(pk=marker.run, token=marker.token).exists():
+    if not marker.token or not ReapRun.objects.filter(pk=marker.run, token=marker.token).exists():
         return _(
             "The marker of “%(environment)s” in namespace %(namespace)s knows of sweep %(run)s, which this database "
             "does not: it was restored from a backup, or a copy of it sweeps elsewhere."

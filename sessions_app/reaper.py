@@ -25,6 +25,7 @@ from sessions_app.models import (
     ReapRun,
     SessionEvent,
     Status,
+    Trigger,
 )
 
 log = structlog.get_logger(__name__)
@@ -63,9 +64,18 @@ def sweep(
         return run
 
 
+def foresee(now: datetime) -> ReapRun:
+    """What the next sweep would do if the marker were ours: a dry run that does not ask it. Raises ClusterError."""
+    run = ReapRun(trigger=Trigger.COMMAND, started_at=now)
+    round_ = Sweep(run, connect(budget=settings.LAB_SWEEP_BUDGET_SECONDS), now, (), dry_run=True)
+    round_.marker_read = True
+    round_.go()
+    return run
+
+
 def _busy(now: datetime, trigger: str) -> ReapRun:
     since = ReapRun.objects.filter(finished_at=None).values_list("started_at", flat=True).first()
-    message = _("Already running since %(since)s.") % {"since": since and since.isoformat(timespec="seconds")}
+    message = _("Already running since %(since)s.") % {"since": _iso(since)} if since else _("Already running.")
     return ReapRun(trigger=trigger, started_at=now, finished_at=now, result=ReapRun.Result.BUSY, message=message)
 
 
@@ -271,18 +281,18 @@ class Sweep:
             if state.ready and session.status == Status.PROVISIONING and not self.dry_run:
                 session.become_running(self.now)
             elif state.verdict:
-                work = partial(self.bury, session, state)
+                work = partial(self.bury, session, state, state.verdict)
                 self.handle(Direction.GHOSTS, session, state.why, work, session)
             elif state.missing != session.missing_nodes and not self.dry_run:
                 session.note_missing(state.missing, self.now, run=self.run)
 
-    def bury(self, session: LabSession, state: machines.State) -> None:
+    def bury(self, session: LabSession, state: machines.State, verdict: EndReason) -> None:
         """Absence is confirmed by asking for each object; then it is closed like any other session."""
         for node in state.missing if session.status == Status.RUNNING else ():
             found = self.cluster.get(machines.MACHINE[session.kind], session.namespace, node)
             if found and machines.belongs(found, session):
                 return
-        if session.claim(state.verdict, self.now, run=self.run, detail=state.why, status=session.status):
+        if session.claim(verdict, self.now, run=self.run, detail=state.why, status=session.status):
             closing.take_back(session, self.act(Direction.GHOSTS, state.why))
 
     # --- 5. leaving ---
@@ -307,6 +317,7 @@ class Sweep:
             self.run.count(Direction.LEAVING, "done")
             return
         session.note_remains([_remain(thing) for thing in left])
+        assert session.finished_at
         for limit in STUCK_WARNINGS:
             stuck = self.now - session.finished_at >= limit
             if stuck and session.tell_once(SessionEvent.What.STUCK, self.now, str(limit), run=self.run):
