@@ -219,6 +219,7 @@ def _launcher(data: Path) -> list[str]:
     owner = data.stat()
     account = [f"--reuid={owner.st_uid}", f"--regid={owner.st_gid}", "--clear-groups"]
     rights = ["--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"]
+    rights.append("--securebits=+no_setuid_fixup")  # else access(2), by which both programs find themselves, ignores it
     return [setpriv, "--pdeathsig=INT", *account, *rights, "--"]
 
 

@@ -1,6 +1,7 @@
 """The embedded PostgreSQL: who owns it, who joins it, and what is left when somebody is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,14 +194,21 @@ def test_missing_binaries_are_named(directory: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused by PostgreSQL and must become somebody else")
-def test_as_root_the_server_is_somebody_else_and_modes_stay(tmp_path: Path) -> None:
+def test_as_root_below_a_closed_home_the_server_is_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
+    package = postgres._binaries().parent.parent
+    (home / f"{package.name}.libs").symlink_to(package.with_name(f"{package.name}.libs"))
+    installation = shutil.copytree(postgres._binaries().parent, home / package.name / "pginstall18", symlinks=True)
+    monkeypatch.setattr(postgres, "_binaries", lambda: installation / "bin")
 
     with Postgres(home / "clone" / "var" / "postgres", durable=False) as server:
         assert server.process is not None
         assert Path(f"/proc/{server.process.pid}").stat().st_uid != 0
-    assert home.stat().st_mode & 0o777 == 0o700
+        assert ask(server, "SELECT 1") == 1
+    assert [path.stat().st_mode & 0o777 for path in (home, tmp_path)] == [0o700, 0o700]
 
 
 def test_manage_py_brings_a_database_in_development(directory: Path) -> None:
