@@ -26,17 +26,18 @@ ENVIRONMENT = {
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # a wrapper comes before pytest-django's own tryfirst
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
-    """Start a server unless DATABASE_URL names one, as it does in the workers of pytest-xdist: they inherit ours."""
     os.environ.update(ENVIRONMENT)
-    if not os.environ.get("DATABASE_URL"):
-        server = Postgres(Path(tempfile.mkdtemp(prefix="labsite-tests-")), durable=False)
-        early_config.add_cleanup(partial(_remove, server))  # after the workers have ended
-        server.start()
-        os.environ["DATABASE_URL"] = server.url()
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers inherit what follows
+        directory = Path(tempfile.mkdtemp(prefix="labsite-tests-"))
+        early_config.add_cleanup(partial(shutil.rmtree, directory))
+        os.environ["STATIC_ROOT"] = str(directory)  # empty, but there: whitenoise warns otherwise
+        if not os.environ.get("DATABASE_URL"):
+            _start_server(directory / "postgres", early_config)
     yield
 
 
-def _remove(server: Postgres) -> None:
-    os.environ.pop("DATABASE_URL", None)
-    server.stop()
-    shutil.rmtree(server.directory)
+def _start_server(directory: Path, config: pytest.Config) -> None:
+    server = Postgres(directory, durable=False)
+    config.add_cleanup(server.stop)  # after the workers have ended
+    server.start()
+    os.environ["DATABASE_URL"] = server.url()
