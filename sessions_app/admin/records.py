@@ -1,0 +1,49 @@
+"""What was deleted, what went wrong and what happened: appended by the site, read by everybody, written by nobody."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from sessions_app.admin.bases import ModelAdmin, ReadOnly
+from sessions_app.models import Deletion, ReapFailure, SessionEvent
+
+
+class OpenFilter(admin.SimpleListFilter):
+    title = _("open")
+    parameter_name = "open"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin) -> list[tuple[str, Any]]:
+        return [("yes", _("open")), ("no", _("resolved"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[ReapFailure]) -> QuerySet[ReapFailure]:
+        if self.value() in ("yes", "no"):
+            return queryset.filter(resolved_at__isnull=self.value() == "yes")
+        return queryset
+
+
+@admin.register(ReapFailure)
+class ReapFailureAdmin(ReadOnly):
+    list_display = ("subject", "direction", "first_seen", "count", "last_seen", "error", "session", "resolved_at")
+    list_filter = (OpenFilter, "direction")
+    list_select_related = ("session", "last_run")
+    search_fields = ("subject", "error")
+
+
+@admin.register(Deletion)
+class DeletionAdmin(ReadOnly):
+    list_display = ("__str__", "namespace", "asked_at", "answer", "count", "direction", "reason", "run", "by")
+    list_filter = ("direction", "kind")
+    list_select_related = ("run", "by")
+    search_fields = ("name", "uid", "session_label", "answer")
+
+
+@admin.register(SessionEvent)
+class SessionEventAdmin(ReadOnly):
+    list_display = ("at", "session", "what", "detail", "by", "run")
+    list_filter = ("what",)
+    list_select_related = ("session", "by", "run")
+    search_fields = ("session__id", "detail")
+    ordering = ("-at", "-pk")

@@ -1,0 +1,139 @@
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.urls import path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_POST
+
+from sessions_app.admin.background import NotBegun, start_sweep
+from sessions_app.admin.bases import ReadOnly
+from sessions_app.models import Deletion, Direction, ReapRun
+
+SHOWN = 200  # of a run's items on its page; all of them are in the list of deletions
+REFRESH_SECONDS = "2"  # while a run proceeds
+SWEPT = (Direction.EXPIRED, Direction.ORPHANS, Direction.GHOSTS, Direction.LEAVING)
+
+
+def _counts(run: ReapRun, direction: Direction) -> str | None:
+    """`2/3`, done of found, and what failed."""
+    if direction in run.skipped:
+        return _("skipped")
+    counts = run.counts.get(direction)
+    if counts is None:
+        return None
+    failed = _(", %(failed)d failed") % counts if counts["failed"] else ""
+    return f"{counts['done']}/{counts['found']}{failed}"
+
+
+def _column(direction: Direction) -> Any:
+    column = partial(_counts, direction=direction)
+    column.short_description = direction.label  # type: ignore[attr-defined]
+    return column
+
+
+@admin.register(ReapRun)
+class ReapRunAdmin(ReadOnly):
+    list_display = (
+        *("__str__", "result", "trigger", "by", "started_at", "duration"),
+        *(_column(direction) for direction in SWEPT),
+        "why_skipped",
+    )
+    list_filter = ("result", "trigger")
+    list_select_related = ("by",)
+    ordering = ("-pk",)
+    readonly_fields = ("duration",)
+    fields = ("result", "message", "trigger", "by", "started_at", "duration", "machines_elsewhere")
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Who may start a sweep may see what it did."""
+        return super().has_view_permission(request, obj) or request.user.has_perm("sessions_app.reap")
+
+    @admin.display(description=gettext_lazy("seconds"))
+    def duration(self, run: ReapRun) -> str | None:
+        return f"{(run.finished_at - run.started_at).total_seconds():.1f}" if run.finished_at else None
+
+    @admin.display(description=gettext_lazy("skipped, and why"))
+    def why_skipped(self, run: ReapRun) -> str | None:
+        """One reason often stops several directions."""
+        reasons: dict[str, list[str]] = {}
+        for direction, reason in run.skipped.items():
+            reasons.setdefault(reason, []).append(str(Direction(direction).label))
+        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()) or None
+
+    # --- pages ---
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("reap-now/", view(self.reap_now), name="reap_now"),
+            path("<int:number>/confirm/", view(self.confirm), name="confirm_held"),
+            *super().get_urls(),
+        ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        run = self.get_object(request, object_id)
+        context = {**(_shown(run) if run else {}), **(extra_context or {})}
+        response = super().change_view(request, object_id, form_url, context)
+        if run and run.result == ReapRun.Result.RUNNING:
+            response["Refresh"] = REFRESH_SECONDS
+        return response
+
+    @method_decorator(require_POST)
+    def reap_now(self, request: HttpRequest) -> HttpResponse:
+        return self._start(request, confirmed=())
+
+    @method_decorator(require_POST)
+    def confirm(self, request: HttpRequest, number: int) -> HttpResponse:
+        """Goes on where the brake held: for exactly what the page showed, and nothing that came later."""
+        _require_the_right(request)
+        run = get_object_or_404(ReapRun, pk=number)
+        confirmed = set(request.POST.get("uids", "").split())
+        if not confirmed or confirmed != {thing["uid"] for thing in run.held}:
+            messages.error(request, _("This is not what the sweep showed. Nothing was started."))
+            return _to(run)
+        return self._start(request, confirmed=confirmed)
+
+    def _start(self, request: HttpRequest, confirmed: Collection[str]) -> HttpResponse:
+        _require_the_right(request)
+        try:
+            run = start_sweep(by=request.user, confirmed=confirmed)
+        except NotBegun as error:
+            messages.error(request, _("No sweep was started: %(error)s") % {"error": error})
+            return _to(None)
+        if run.pk:
+            return _to(run)
+        messages.warning(request, run.message)
+        return _to(ReapRun.objects.filter(finished_at=None).first())
+
+
+def _require_the_right(request: HttpRequest) -> None:
+    if not request.user.has_perm("sessions_app.reap"):
+        raise PermissionDenied
+
+
+def _to(run: ReapRun | None) -> HttpResponse:
+    """To a run's page, or to the list when there is none."""
+    if run is None:
+        return HttpResponseRedirect(reverse("admin:sessions_app_reaprun_changelist"))
+    return HttpResponseRedirect(reverse("admin:sessions_app_reaprun_change", args=(run.pk,)))
+
+
+def _shown(run: ReapRun) -> dict[str, Any]:
+    deletions = Deletion.objects.filter(run=run).order_by("pk")
+    return {
+        "directions": [(d.label, run.counts.get(d), run.skipped.get(d, "")) for d in SWEPT],
+        "plan": [{**item, "direction": Direction(item["direction"]).label} for item in run.plan[:SHOWN]],
+        "deletions": deletions[:SHOWN],
+        "deletion_count": deletions.count(),
+        "failures": run.failures.select_related("session"),
+        "held_uids": " ".join(thing["uid"] for thing in run.held),
+    }

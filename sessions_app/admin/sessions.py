@@ -1,0 +1,148 @@
+from datetime import datetime
+from typing import Any, cast
+
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db.models import DateTimeField, QuerySet, Value
+from django.http import HttpRequest, HttpResponse
+from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from sessions_app import closing
+from sessions_app.admin.bases import ModelAdmin, ReadOnly, now_of
+from sessions_app.admin.story import story
+from sessions_app.models import EndReason, LabSession, Status
+from sessions_app.models.sessions import LabSessionQuerySet
+from sessions_app.templatetags.moments import clock
+
+
+class StateFilter(admin.SimpleListFilter):
+    """The questions that are asked at night."""
+
+    title = gettext_lazy("question")
+    parameter_name = "question"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin) -> list[tuple[str, Any]]:
+        return [
+            ("live", gettext_lazy("live")),
+            ("ending", gettext_lazy("ending, not closed yet")),
+            ("leaving", gettext_lazy("closed, still in the cluster")),
+            ("stuck", gettext_lazy("stuck in the cluster")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> LabSessionQuerySet:
+        sessions: LabSessionQuerySet = queryset
+        match self.value():
+            case "live":
+                return sessions.live()
+            case "ending":
+                return sessions.filter(status=Status.ENDING)
+            case "leaving":
+                return sessions.leaving()
+            case "stuck":
+                return sessions.stuck(now_of(request))
+        return sessions
+
+
+@admin.register(LabSession)
+class LabSessionAdmin(ReadOnly):
+    """Facts to look at, and two things to do. What the form could save would be an old deadline or an old state."""
+
+    list_display = ("name", "state", "time_left", "student", "lab_title", "kind", "started_at", "whereabouts")
+    list_filter = (StateFilter, "status", "kind", "end_reason", "lab")
+    list_select_related = ("student",)
+    search_fields = ("id", "nodes", "lab_title", "student__username", "student__first_name", "student__last_name")
+    actions = ("end_now", "extend")
+    readonly_fields = ("name", "state", "time_left", "whereabouts")
+    fieldsets = (
+        (None, {"fields": ("name", "id", "student", "lab", "lab_title", "environment")}),
+        (gettext_lazy("Time"), {"fields": ("started_at", "ready_at", "expires_at", "time_left", "latest_end")}),
+        (gettext_lazy("State"), {"fields": ("state", "end_detail", "finished_at", "whereabouts", "gone_at")}),
+        (
+            gettext_lazy("Closing"),
+            {"fields": ("ending_at", "ended_by", "attempts", "last_attempt_at", "last_error")},
+        ),
+        (
+            gettext_lazy("In the cluster"),
+            {"fields": ("kind", "namespace", "nodes", "missing_nodes", "remains", "uids")},
+        ),
+        (gettext_lazy("Grading"), {"fields": ("score", "score_detail", "graded_at")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Each row carries the request's one `now`: an admin is shared between threads, a row is not."""
+        now = Value(now_of(request), output_field=DateTimeField())
+        sessions: QuerySet[Any] = super().get_queryset(request)
+        return sessions.annotate(now=now)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        session = self.get_object(request, object_id)
+        context = {"story": story(session) if session else [], **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
+
+    # --- columns ---
+
+    @admin.display(description=gettext_lazy("state"), ordering="status")
+    def state(self, session: LabSession) -> str:
+        reason = session.get_end_reason_display()
+        return f"{session.get_status_display()}: {reason}" if reason else session.get_status_display()
+
+    @admin.display(description=gettext_lazy("remaining"), ordering="expires_at")
+    def time_left(self, session: Any) -> str | None:
+        return clock(session.remaining(session.now)) if session.is_open else None
+
+    @admin.display(description=gettext_lazy("in the cluster"), ordering="gone_at")
+    def whereabouts(self, session: Any) -> str | None:
+        """Accepted is not gone: what is closed may still be on its way out."""
+        if not session.is_leaving:
+            return None
+        since = {"since": _moment(session.finished_at)}
+        if not session.is_stuck(session.now):
+            return _("leaving since %(since)s") % since
+        return "; ".join([_("stuck since %(since)s") % since, *map(_remain, session.remains)])
+
+    # --- actions ---
+
+    def has_end_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("sessions_app.end_any")
+
+    def has_extend_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("sessions_app.extend_any")
+
+    @admin.action(description=gettext_lazy("End now"), permissions=["end"])
+    def end_now(self, request: HttpRequest, sessions: LabSessionQuerySet) -> None:
+        now = now_of(request)
+        ended = [closing.end(session, EndReason.STAFF, now, by=request.user) for session in sessions.ours()]
+        count, others = sum(ended), sessions.count() - sum(ended)
+        text = ngettext("%(count)d session is being ended.", "%(count)d sessions are being ended.", count)
+        self.message_user(request, text % {"count": count}, messages.SUCCESS if count else messages.WARNING)
+        if others:
+            text = ngettext(
+                "%(count)d was over already, or is another installation's.",
+                "%(count)d were over already, or are another installation's.",
+                others,
+            )
+            self.message_user(request, text % {"count": others}, messages.WARNING)
+
+    @admin.action(description=gettext_lazy("Extend"), permissions=["extend"])
+    def extend(self, request: HttpRequest, sessions: LabSessionQuerySet) -> None:
+        now, by = now_of(request), cast(User, request.user)
+        for session in sessions.ours():
+            names = {"session": session.name, "student": session.student}
+            if session.extend(now, by=by):
+                text = _("%(session)s of %(student)s runs until %(end)s.")
+                self.message_user(request, text % {**names, "end": _moment(session.expires_at)})
+            else:
+                text = _("%(session)s of %(student)s is over, or runs as long as it may already.")
+                self.message_user(request, text % names, messages.WARNING)
+
+
+def _remain(thing: dict[str, Any]) -> str:
+    return f"{thing['object']} ({', '.join(thing['finalizers']) or _('no finalizers')})"
+
+
+def _moment(time: datetime) -> str:
+    return f"{localtime(time):%Y-%m-%d %H:%M:%S}"
