@@ -30,7 +30,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers inherit what follows
         directory = Path(tempfile.mkdtemp(prefix="labsite-tests-"))
         early_config.add_cleanup(partial(shutil.rmtree, directory))
-        os.environ["STATIC_ROOT"] = str(directory)  # empty, but there: whitenoise warns otherwise
+        static = directory / "static"
+        static.mkdir()  # empty, but there: whitenoise warns otherwise
+        os.environ["STATIC_ROOT"] = str(static)
         if not os.environ.get("DATABASE_URL"):
             _start_server(directory / "postgres", early_config)
     yield
