@@ -1,3 +1,18 @@
-from typing import Any
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path
 
-urlpatterns: list[Any] = []
+from sessions_app.views import grading, labs, people, sessions
+
+urlpatterns = [
+    path("", labs.labs, name="labs"),
+    path("labs/<int:lab>/open/", labs.open_lab, name="open"),
+    path("sessions/", sessions.history, name="history"),
+    path("sessions/<uuid:session>/", sessions.page, name="session"),
+    path("sessions/<uuid:session>/live/", sessions.live, name="session-live"),
+    path("sessions/<uuid:session>/extend/", sessions.extend, name="extend"),
+    path("sessions/<uuid:session>/end/", sessions.end, name="end"),
+    path("key/", people.key, name="key"),
+    path("grading/", grading.report, name="grading"),
+    path("login/", LoginView.as_view(template_name="login.html", redirect_authenticated_user=True), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
+]

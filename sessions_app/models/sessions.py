@@ -3,6 +3,7 @@ import hmac
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
@@ -48,6 +49,8 @@ OUTCOME = {
     EndReason.NEVER_READY: Status.FAILED,
     EndReason.START_FAILED: Status.FAILED,
 }
+
+GRADING_WINDOW, GRADING_TRIES = timedelta(minutes=1), 10  # reports of one session
 
 
 def protect_live(collector: Any, field: Any, sub_objs: Any, using: str) -> None:
@@ -211,7 +214,8 @@ class LabSession(models.Model):
 
     def is_stuck(self, now: datetime) -> bool:
         """As the queryset's `stuck`."""
-        return self.is_leaving and self.finished_at <= now - settings.LAB_STUCK_AFTER
+        limit = now - settings.LAB_STUCK_AFTER
+        return self.gone_at is None and self.finished_at is not None and self.finished_at <= limit
 
     def uid_of(self, kind: str, name: str) -> str | None:
         uid: str | None = self.uids.get(f"{kind}/{name}")
@@ -371,6 +375,26 @@ class LabSession(models.Model):
         """`<session>.<hmac>`: the same on a repeated create, never stored, never logged."""
         digest = hmac.new(settings.GRADING_KEY.encode(), self.id.bytes, hashlib.sha256).hexdigest()
         return f"{self.id.hex}.{digest}"
+
+    def allow_grading(self, now: datetime) -> bool:
+        """Counts one report that came with the right token; False when there were too many in this minute."""
+        row = type(self).objects.filter(pk=self.pk)
+        new_window = Q(grading_window_at=None) | Q(grading_window_at__lte=now - GRADING_WINDOW)
+        if row.filter(new_window).update(grading_window_at=now, grading_tries=1):
+            return True
+        return bool(row.filter(grading_tries__lt=GRADING_TRIES).update(grading_tries=F("grading_tries") + 1))
+
+    def grade(self, score: Decimal, detail: Any, now: datetime) -> bool:
+        """Keeps what the machine says of itself, the latest report only; False when the session is over."""
+        with transaction.atomic():
+            graded = (
+                type(self)
+                .objects.filter(pk=self.pk, status__in=OPEN, expires_at__gt=now)
+                .update(score=score, score_detail=detail, graded_at=now)
+            )
+            if graded:
+                self.tell("graded", now, detail=str(score))
+        return bool(graded)
 
 
 class SessionEvent(models.Model):

@@ -1,0 +1,99 @@
+"""Where a machine reports its result. Students are root on it, so whatever comes is self-reported."""
+
+import hmac
+import json
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from django.core.cache import cache
+from django.db import DataError
+from django.http import HttpRequest, JsonResponse
+from django.utils.translation import gettext as _
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from sessions_app.models import LabSession, database_now
+
+LARGEST_REPORT_BYTES = 16 * 1024
+BEARER = re.compile(r"Bearer ([0-9a-f]{32})\.([0-9a-f]{64})")
+WRONG_TRIES, WRONG_SECONDS = 30, 60  # of one address
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@csrf_exempt
+@require_POST
+def report(request: HttpRequest) -> JsonResponse:
+    """`Authorization: Bearer <token>` and `{"score": 0…100, "detail": anything}`."""
+    try:
+        score = _take(request, database_now())
+    except Refusal as refusal:
+        headers = {"Retry-After": "60"} if refusal.status == 429 else {}
+        return JsonResponse({"error": str(refusal)}, status=refusal.status, headers=headers)
+    return JsonResponse({"score": float(score)})
+
+
+def _take(request: HttpRequest, now: datetime) -> Decimal:
+    """In this order, so that a stranger learns nothing, and cannot use up the tries of the machine with the token."""
+    session = _session_of_token(request)
+    if not session.allow_grading(now):
+        raise Refusal(429, _("Too many reports. Wait a minute."))
+    if not session.is_open or not session.remaining(now):
+        raise Refusal(410, _("This session is over."))
+    score, detail = _parsed(_body(request))
+    try:
+        if not session.grade(score, detail, now):
+            raise Refusal(410, _("This session is over."))
+    except DataError as error:  # PostgreSQL keeps no NUL, half surrogate or infinity
+        raise Refusal(400, _("The detail contains something that cannot be stored.")) from error
+    return score
+
+
+def _session_of_token(request: HttpRequest) -> LabSession:
+    """The token alone is judged first, without the database: wrong ones cost a hash and touch no session."""
+    given = BEARER.fullmatch(request.headers.get("Authorization", ""))
+    if given:
+        claimed = LabSession(pk=UUID(given[1]))
+        right = hmac.compare_digest(claimed.grading_token, f"{given[1]}.{given[2]}")
+        if right and (session := LabSession.objects.ours().filter(pk=claimed.pk).first()):
+            return session
+    raise _wrong_token(request.META.get("REMOTE_ADDR", ""))
+
+
+def _wrong_token(address: str) -> Refusal:
+    """Machines may share an address behind a gateway: this limit is asked only once the token has proved wrong."""
+    key = f"grading-wrong-{address}"
+    cache.add(key, 0, WRONG_SECONDS)
+    try:
+        tries = cache.incr(key)
+    except ValueError:  # its time ran out just now
+        tries = 1
+    if tries > WRONG_TRIES:
+        return Refusal(429, _("Too many wrong tokens. Wait a minute."))
+    return Refusal(401, _("The token is missing or wrong."))
+
+
+def _body(request: HttpRequest) -> bytes:
+    """Without a length Django reads nothing, so that what is not announced is not read either."""
+    if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_REPORT_BYTES:
+        raise Refusal(413, _("A report has at most 16 KiB."))
+    return request.body
+
+
+def _parsed(body: bytes) -> tuple[Decimal, Any]:
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, _("The body is not JSON.")) from error
+    score = told.get("score") if isinstance(told, dict) else None
+    # bool is an int in Python; NaN is in no range
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 100:
+        raise Refusal(400, _("“score” must be a number from 0 to 100."))
+    return round(Decimal(str(score)), 2), told.get("detail")
