@@ -73,8 +73,8 @@ class LabSessionAdmin(ReadOnly):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Each row carries the request's one `now`: an admin is shared between threads, a row is not."""
         now = Value(now_of(request), output_field=DateTimeField())
-        sessions: QuerySet[Any] = super().get_queryset(request)
-        return sessions.annotate(now=now)
+        sessions: QuerySet[Any] = super().get_queryset(request).annotate(now=now)
+        return sessions
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
