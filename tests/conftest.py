@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def cheap_passwords(settings: Any) -> None:
+    """A real hash takes a second on a busy machine, and nearly every test makes a student."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Any]:
     """One stand-in cluster per worker, hasty enough for tests; use `cluster`, which empties it first."""
