@@ -30,7 +30,15 @@ CSRF_FIELD = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / uuid.uuid4().hex  # a name that only our processes carry
+    return tmp_path / "var"
+
+
+@pytest.fixture
+def marker(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Stands in the environment of all that this test starts."""
+    name = uuid.uuid4().hex
+    monkeypatch.setenv("MARKER", name)
+    return name
 
 
 @pytest.fixture
@@ -77,7 +85,7 @@ def log_in(site: str, username: str) -> str:
 
 
 def test_demo_starts_lets_people_in_ends_and_keeps_its_data(
-    ports: tuple[int, int], directory: Path, running_with: Callable[[str], list[str]]
+    ports: tuple[int, int], directory: Path, marker: str, running_with: Callable[[str], list[str]]
 ) -> None:
     site = f"http://127.0.0.1:{ports[0]}"
     database = Postgres(directory / "postgres")
@@ -87,15 +95,15 @@ def test_demo_starts_lets_people_in_ends_and_keeps_its_data(
         assert f"kubectl --server=http://127.0.0.1:{ports[1]} get" in banner
         assert log_in(site, "student1") == site + reverse("labs")
         for name in ("gunicorn", "qcluster", "deploy.sandbox", "postgres"):
-            assert any(name in process for process in running_with(directory.name)), name
+            assert any(name in process for process in running_with(marker)), name
         with psycopg.connect(database.url()) as connection:
             connection.execute("UPDATE auth_user SET first_name = 'Kept' WHERE username = 'student1'")
-    assert running_with(directory.name) == []
+    assert running_with(marker) == []
 
     with demo(ports, directory), psycopg.connect(database.url()) as connection:
         found = connection.execute("SELECT first_name FROM auth_user WHERE username = 'student1'").fetchall()
     assert found == [("Kept",)]
-    assert running_with(directory.name) == []
+    assert running_with(marker) == []
 
 
 @pytest.mark.parametrize(("taken", "variable"), [(0, "PORT"), (1, "SANDBOX_PORT")])
