@@ -85,7 +85,7 @@ def _delete_all(session: LabSession, act: Act) -> None:
 
 def _chains(session: LabSession) -> Iterator[list[tuple[str, str]]]:
     for node in session.nodes:
-        machine = [(MACHINE[Kind(session.kind)], node)]
+        machine = [(MACHINE[session.kind], node)]
         yield machine + ([("Secret", labels.secret_name(node))] if session.kind == Kind.VM else [])
     if session.is_group:
         yield [("Service", session.name)]

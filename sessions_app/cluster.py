@@ -7,6 +7,7 @@ when the API server says so of that very object: a 404 `page not found` means th
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from kubernetes import client, config
 
 PAGE = 500
 USER_AGENT = "labsite"
+UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ClusterError(Exception):
@@ -202,10 +204,8 @@ class Cluster:
         return answer is not None
 
     def _another_took_its_place(self, kind: str, namespace: str, name: str, uid: str, conflict: Refused) -> bool:
-        if kind == "Secret":  # which we may not read; the API server names the uid that it found
-            return (
-                "UID in object meta" in conflict.message and uid not in conflict.message.split("UID in object meta")[1]
-            )
+        if kind == "Secret":  # which we may not read; the API server's answer names the uid that it found
+            return bool(set(UID.findall(conflict.message)) - {uid})
         found = self.get(kind, namespace, name)
         return found is None or found.uid != uid
 

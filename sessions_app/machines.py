@@ -14,7 +14,7 @@ from sessions_app.models import EndReason, Kind, LabSession, Status
 
 Seen: TypeAlias = Mapping[tuple[str, str, str], Thing]  # kind, namespace, name
 
-MACHINE = {Kind.VM: "VirtualMachine", Kind.POD: "Pod"}
+MACHINE: Mapping[str, str] = {Kind.VM: "VirtualMachine", Kind.POD: "Pod"}
 LAUNCHER = "launcher"  # stands in `Seen` under its machine's name
 PATIENCE = timedelta(seconds=30)  # a full quota or node may have room again in a moment
 
@@ -88,7 +88,7 @@ def _first(nodes: Iterable[Node]) -> str:
 
 
 def _node(session: LabSession, listed: Seen, name: str) -> Node:
-    machine = listed.get((MACHINE[Kind(session.kind)], session.namespace, name))
+    machine = listed.get((MACHINE[session.kind], session.namespace, name))
     if machine is None or not belongs(machine, session):
         return Node(name, there=False)
     if session.kind == Kind.POD:

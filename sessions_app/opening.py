@@ -91,7 +91,8 @@ def seats_free() -> int:
     """For pages, from rows alone: ours, and other installations' machines as the last sweep counted them."""
     ours = len(names_of(LabSession.objects.ours().holding_machines()))
     elsewhere = ReapRun.objects.exclude(machines_elsewhere=None).values_list("machines_elsewhere", flat=True).first()
-    return max(settings.LAB_VM_SEATS - ours - (elsewhere or 0), 0)
+    free: int = settings.LAB_VM_SEATS - ours - (elsewhere or 0)
+    return max(free, 0)
 
 
 def _new_session(student: Any, lab: Lab, now: datetime) -> LabSession:

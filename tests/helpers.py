@@ -46,7 +46,7 @@ def running(cluster: Any, lab: Lab | None = None, student: Any = None) -> LabSes
 def run_jobs(cluster: Any) -> None:
     """What the jobs process would do: every queued task, and then one look at what is starting."""
     while package := OrmQ.objects.order_by("pk").first():
-        task = package.task()
+        task = package.task
         package.delete()
         if task["func"] == "sessions_app.tasks.create":
             opening.create_machines(LabSession.objects.get(pk=task["args"][0]), database_now())
