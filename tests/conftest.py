@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from deploy.sandbox import Sandbox
+
 
 @pytest.fixture(autouse=True)
 def cheap_passwords(settings: Any) -> None:
@@ -16,16 +18,14 @@ def cheap_passwords(settings: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def sandbox() -> Iterator[Any]:
+def sandbox() -> Iterator[Sandbox]:
     """One stand-in cluster per worker, hasty enough for tests; use `cluster`, which empties it first."""
-    from deploy.sandbox import Sandbox
-
     with Sandbox(boot_seconds=0.02, shutdown_seconds=0.02, reaction_seconds=0.01) as server:
         yield server
 
 
 @pytest.fixture
-def cluster(sandbox: Any, settings: Any) -> Any:
+def cluster(sandbox: Sandbox, settings: Any) -> Sandbox:
     """An empty cluster with the site's two namespaces, and the site pointed at it."""
     sandbox.reset()
     for name in (settings.LAB_VM_NAMESPACE, settings.LAB_POD_NAMESPACE):
