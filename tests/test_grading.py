@@ -1,0 +1,236 @@
+"""Machines report their results: whose token it is, when it counts, and what a report may be."""
+
+import json
+import logging
+import uuid
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.urls import reverse
+from helpers import a_lab, a_student, expire, opened
+
+from sessions_app.models import EndReason, Kind, LabSession, database_now
+from sessions_app.models.sessions import GRADING_TRIES
+from sessions_app.views.grading import WRONG_TRIES
+
+pytestmark = pytest.mark.django_db
+
+URL = "/grading/"
+
+
+@pytest.fixture(autouse=True)
+def fresh_counts() -> None:
+    cache.clear()
+
+
+@pytest.fixture
+def session() -> LabSession:
+    row = opened(a_lab(Kind.POD))
+    row.become_running(database_now())
+    row.refresh_from_db()
+    return row
+
+
+def report(client: Client, token: str, body: Any = '{"score": 80}', **extra: Any) -> Any:
+    return client.post(
+        URL, body, content_type="application/json", headers={"authorization": f"Bearer {token}"}, **extra
+    )
+
+
+def test_report_is_kept_and_told(client: Client, session: LabSession) -> None:
+    response = report(client, session.grading_token, '{"score": 87.456, "detail": {"disk": "ok", "Größe": [1, null]}}')
+
+    session.refresh_from_db()
+    assert [response.status_code, response.json()] == [200, {"score": 87.46}]
+    assert session.score == Decimal("87.46")
+    assert session.score_detail == {"disk": "ok", "Größe": [1, None]}
+    assert [event.detail for event in session.events.filter(what="graded")] == ["87.46"]
+    assert session.graded_at is not None
+
+
+def test_latest_report_counts_and_each_is_in_the_story(client: Client, session: LabSession) -> None:
+    for score in (10, 100, 0):
+        report(client, session.grading_token, json.dumps({"score": score}))
+
+    session.refresh_from_db()
+    assert session.score == 0
+    assert [event.detail for event in session.events.filter(what="graded")] == ["10.00", "100.00", "0.00"]
+
+
+def test_student_sees_it_as_self_reported(client: Client, session: LabSession) -> None:
+    report(Client(), session.grading_token, '{"score": 12.5}')
+    client.force_login(session.student)  # type: ignore[arg-type]
+
+    page = client.get(reverse("session", args=[session.pk])).content.decode()
+
+    assert "<strong>12.50</strong> of 100" in page
+    assert "Self-reported" in page
+
+
+def test_wrong_tokens_get_one_answer_whether_the_session_exists_or_not(client: Client, session: LabSession) -> None:
+    right = session.grading_token
+    another = opened(a_lab(Kind.POD)).grading_token
+    wrong = [
+        "",
+        "x",
+        right[:-1],
+        right[:-1] + ("0" if right[-1] != "0" else "1"),
+        right.upper(),
+        right.split(".")[0] + "." + another.split(".")[1],
+        LabSession(pk=uuid.uuid4()).grading_token,  # made with our key, of a session that is not there (any more)
+        uuid.uuid4().hex + "." + right.split(".")[1],
+        "\u0660" * 32 + "." + "0" * 64,
+    ]
+
+    answers = {(r.status_code, r.content) for r in (report(client, token) for token in wrong)}
+    answers.add((client.post(URL).status_code, client.post(URL).content))
+
+    assert len(answers) == 1
+    assert {status for status, _ in answers} == {401}
+    session.refresh_from_db()
+    assert [session.score, session.grading_tries] == [None, 0]
+
+
+@pytest.mark.parametrize("ending", ["claimed", "closed", "time is up"])
+def test_token_of_a_closed_session_is_worthless(client: Client, session: LabSession, ending: str) -> None:
+    if ending == "time is up":
+        expire(session)  # and no sweep has been here yet
+    else:
+        session.claim(EndReason.STUDENT, database_now())
+    if ending == "closed":
+        session.finish(database_now())
+
+    response = report(client, session.grading_token)
+
+    session.refresh_from_db()
+    assert response.status_code == 410
+    assert session.score is None
+
+
+def test_report_that_meets_the_closing_is_refused(session: LabSession) -> None:
+    """The row was open when it was read, and claimed before the result was written."""
+    stale = LabSession.objects.get(pk=session.pk)
+    session.claim(EndReason.TIME_UP, database_now())
+
+    assert not stale.grade(Decimal(50), None, database_now())
+
+    session.refresh_from_db()
+    assert session.score is None
+    assert not session.events.filter(what="graded").exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "[]",
+        '"80"',
+        "80",
+        "{}",
+        '{"score": null}',
+        '{"score": "80"}',
+        '{"score": true}',
+        '{"score": NaN}',
+        '{"score": Infinity}',
+        '{"score": -0.01}',
+        '{"score": 100.01}',
+        '{"score": 1e999}',
+        '{"score": [80]}',
+        '{"score": ' + "9" * 5000 + "}",
+        "[" * 9000,
+        '{"score": 80, "detail": "\\u0000"}',
+        '{"score": 80, "detail": {"\\ud800": 1}}',
+        '{"score": 80, "detail": 1e999}',
+        b"\xff\xfe\x00",
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+def test_bad_report_is_refused(client: Client, session: LabSession, body: Any) -> None:
+    response = report(client, session.grading_token, body)
+
+    session.refresh_from_db()
+    assert response.status_code == 400
+    assert response.json()["error"]
+    assert session.score is None
+
+
+def test_large_report_is_refused_unread(client: Client, session: LabSession) -> None:
+    class Unread:
+        def read(self, *size: int) -> bytes:
+            raise AssertionError("read before its length was looked at")
+
+        readline = read
+
+    largest = '{"score": 80, "detail": "' + "x" * (16 * 1024 - 27) + '"}'
+    assert len(largest) == 16 * 1024
+
+    too_large = report(client, session.grading_token, largest + " ", **{"wsgi.input": Unread()})
+
+    assert too_large.status_code == 413
+    assert report(client, session.grading_token, largest).status_code == 200
+
+
+def test_too_many_reports_are_refused_for_a_minute(client: Client, session: LabSession) -> None:
+    bodies = ['{"score": 1}', "{"] * (GRADING_TRIES // 2)  # bad ones count as well
+    for body in bodies:
+        assert report(client, session.grading_token, body).status_code in (200, 400)
+
+    refused = report(client, session.grading_token, '{"score": 99}')
+    session.refresh_from_db()
+    assert [refused.status_code, refused["Retry-After"], session.score] == [429, "60", 1]
+
+    minute_ago = session.grading_window_at - timedelta(minutes=1)  # type: ignore[operator]
+    LabSession.objects.filter(pk=session.pk).update(grading_window_at=minute_ago)
+    assert report(client, session.grading_token, '{"score": 99}').status_code == 200
+
+
+def test_stranger_with_wrong_tokens_locks_nobody_out(client: Client, session: LabSession) -> None:
+    """Also from the machine's own address, which it may share with others behind a gateway."""
+    wrong = session.grading_token[:-4] + "0000"
+
+    answers = [report(client, wrong).status_code for _ in range(WRONG_TRIES + 5)]
+
+    assert answers == [401] * WRONG_TRIES + [429] * 5
+    assert report(client, wrong, REMOTE_ADDR="192.0.2.7").status_code == 401
+    assert report(client, session.grading_token).status_code == 200
+
+
+def test_token_is_in_no_log_and_no_answer(
+    client: Client, session: LabSession, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = session.grading_token.split(".")[1]
+
+    answers = [report(client, session.grading_token, body) for body in ('{"score": 1}', "{", "x" * 20_000)]
+    answers.append(report(client, session.grading_token + "0"))
+
+    written = caplog.text + "".join(capfd.readouterr()) + "".join(answer.content.decode() for answer in answers)
+    assert "Unauthorized" in written  # the log was looked at
+    assert secret not in written
+
+
+@pytest.mark.parametrize("method", ["get", "head", "put", "delete", "options"])
+def test_only_post_is_allowed(client: Client, session: LabSession, method: str) -> None:
+    response = getattr(client, method)(URL, headers={"authorization": f"Bearer {session.grading_token}"})
+
+    assert response.status_code == 405
+
+
+def test_token_of_another_installation_is_wrong_here(client: Client, session: LabSession, settings: Any) -> None:
+    token = session.grading_token
+    settings.GRADING_KEY = "another"
+
+    assert report(client, token).status_code == 401
+
+
+def test_cookie_of_a_student_does_not_grade(client: Client) -> None:
+    student = a_student()
+    opened(a_lab(Kind.POD), student)
+    client.force_login(student)
+
+    assert client.post(URL, '{"score": 100}', content_type="application/json").status_code == 401
