@@ -45,6 +45,14 @@ class KeepsTheLive(ModelAdmin):
     refuse: that is an answer too, and no crash.
     """
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
+        """Nobody may delete sessions; what Django makes of it, a missing permission, would send people elsewhere."""
+        objects, counts, lacking, protected = super().get_deleted_objects(objs, request)
+        if protected:
+            messages.warning(request, _("A session still runs. End it first."))
+            lacking = set()
+        return objects, counts, lacking, protected
+
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return super().delete_view(request, object_id, *args, **kwargs)

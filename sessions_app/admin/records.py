@@ -5,6 +5,8 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from sessions_app.admin.bases import ModelAdmin, ReadOnly
@@ -26,10 +28,17 @@ class OpenFilter(admin.SimpleListFilter):
 
 @admin.register(ReapFailure)
 class ReapFailureAdmin(ReadOnly):
-    list_display = ("subject", "direction", "first_seen", "count", "last_seen", "error", "session", "resolved_at")
+    list_display = ("subject", "direction", "first_seen", "count", "last_seen", "error", "its_session", "resolved_at")
     list_filter = (OpenFilter, "direction")
     list_select_related = ("session", "last_run")
     search_fields = ("subject", "error")
+
+    @admin.display(description=_("session"), ordering="session")
+    def its_session(self, failure: ReapFailure) -> str | None:
+        if failure.session is None:
+            return None
+        url = reverse("admin:sessions_app_labsession_change", args=(failure.session_id,))
+        return format_html('<a href="{}">{}</a>', url, failure.session)
 
 
 @admin.register(Deletion)

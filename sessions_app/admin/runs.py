@@ -1,5 +1,4 @@
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -33,8 +32,10 @@ def _counts(run: ReapRun, direction: Direction) -> str | None:
 
 
 def _column(direction: Direction) -> Any:
-    column = partial(_counts, direction=direction)
-    column.short_description = direction.label  # type: ignore[attr-defined]
+    @admin.display(description=direction.label)
+    def column(run: ReapRun) -> str | None:
+        return _counts(run, direction)
+
     return column
 
 
@@ -63,8 +64,9 @@ class ReapRunAdmin(ReadOnly):
     def why_skipped(self, run: ReapRun) -> str | None:
         """One reason often stops several directions."""
         reasons: dict[str, list[str]] = {}
-        for direction, reason in run.skipped.items():
-            reasons.setdefault(reason, []).append(str(Direction(direction).label))
+        for direction in SWEPT:
+            if direction in run.skipped:
+                reasons.setdefault(run.skipped[direction], []).append(str(direction.label))
         return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()) or None
 
     # --- pages ---

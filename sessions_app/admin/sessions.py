@@ -114,30 +114,30 @@ class LabSessionAdmin(ReadOnly):
 
     @admin.action(description=gettext_lazy("End now"), permissions=["end"])
     def end_now(self, request: HttpRequest, sessions: LabSessionQuerySet) -> None:
-        now = now_of(request)
+        """The rows are claimed here; the jobs process takes the machines back."""
+        now, chosen = now_of(request), sessions.count()
         ended = [closing.end(session, EndReason.STAFF, now, by=request.user) for session in sessions.ours()]
-        count, others = sum(ended), sessions.count() - sum(ended)
-        text = ngettext("%(count)d session is being ended.", "%(count)d sessions are being ended.", count)
-        self.message_user(request, text % {"count": count}, messages.SUCCESS if count else messages.WARNING)
-        if others:
-            text = ngettext(
-                "%(count)d was over already, or is another installation's.",
-                "%(count)d were over already, or are another installation's.",
-                others,
-            )
-            self.message_user(request, text % {"count": others}, messages.WARNING)
+        text = ngettext("%(count)d session is being ended.", "%(count)d sessions are being ended.", sum(ended))
+        self._tell(request, text, sum(ended), chosen)
 
     @admin.action(description=gettext_lazy("Extend"), permissions=["extend"])
     def extend(self, request: HttpRequest, sessions: LabSessionQuerySet) -> None:
-        now, by = now_of(request), cast(User, request.user)
-        for session in sessions.ours():
-            names = {"session": session.name, "student": session.student}
-            if session.extend(now, by=by):
-                text = _("%(session)s of %(student)s runs until %(end)s.")
-                self.message_user(request, text % {**names, "end": _moment(session.expires_at)})
-            else:
-                text = _("%(session)s of %(student)s is over, or runs as long as it may already.")
-                self.message_user(request, text % names, messages.WARNING)
+        """As far as a student could at this moment."""
+        now, by, chosen = now_of(request), cast(User, request.user), sessions.count()
+        extended = [session.extend(now, by=by) for session in sessions.ours()]
+        text = ngettext("%(count)d session was extended.", "%(count)d sessions were extended.", sum(extended))
+        self._tell(request, text, sum(extended), chosen)
+
+    def _tell(self, request: HttpRequest, text: str, count: int, chosen: int) -> None:
+        if count:
+            self.message_user(request, text % {"count": count}, messages.SUCCESS)
+        if others := chosen - count:
+            text = ngettext(
+                "%(count)d was left as it is: over, as late as it goes, or another installation's.",
+                "%(count)d were left as they are: over, as late as they go, or another installation's.",
+                others,
+            )
+            self.message_user(request, text % {"count": others}, messages.WARNING)
 
 
 def _remain(thing: dict[str, Any]) -> str:
