@@ -6,7 +6,7 @@
 const TICK = 1000;
 const JUMP = 3000; // milliseconds between two ticks that cannot be a busy browser
 const PATIENCE = 8000; // for one answer
-const RETRY = 5000; // after none
+const RETRY = 5; // seconds, after none
 const SAY_AT = [600, 300, 60]; // seconds left
 
 const live = document.getElementById("live");
@@ -16,15 +16,11 @@ const announcer = document.getElementById("announcer");
 let ahead = 0; // of the browser's clock: the server's time minus ours
 let expires = 0;
 let left = Infinity; // seconds, when last shown
-let poll = seconds(live.dataset.poll);
-let asking = false;
+let poll = live.dataset.poll === "" ? null : Number(live.dataset.poll); // seconds; null when it is over
+let questions = 0;
 let timer;
 let lastTick = Date.now();
 let ticker;
-
-function seconds(text) {
-  return text === "" || text === null ? null : Number(text);
-}
 
 function readClock(root) {
   const clock = root.querySelector("#countdown");
@@ -67,19 +63,21 @@ function say(text) {
 
 // --- the server ---
 
+// The last question counts: when a computer wakes up, the answer to one from before its sleep is as good as none.
 async function ask() {
-  if (asking || poll === null) return;
-  asking = true;
+  if (poll === null) return;
   clearTimeout(timer);
+  const question = ++questions;
   try {
-    take(await answer());
+    const told = await answer();
+    if (question !== questions) return;
+    take(told);
     offline.hidden = true;
-    again(poll === null ? null : poll * 1000);
+    again(poll);
   } catch {
+    if (question !== questions) return;
     offline.hidden = false;
     again(RETRY);
-  } finally {
-    asking = false;
   }
 }
 
@@ -106,8 +104,8 @@ function take({ html, now, expires: until, poll: next, delay }) {
   else show();
 }
 
-function again(milliseconds) {
-  if (milliseconds !== null) timer = setTimeout(ask, milliseconds);
+function again(after) {
+  if (after !== null) timer = setTimeout(ask, after * 1000);
 }
 
 // --- the fragment ---

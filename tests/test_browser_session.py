@@ -1,0 +1,267 @@
+"""The session's page in a real browser: Debian's Chromium, where one is installed."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from helpers import a_lab, a_student, opened
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+
+from sessions_app import closing
+from sessions_app.models import EndReason, Kind, LabSession, database_now
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOUR = 60 * 60 * 1000
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Of this module only: while Playwright runs there is an event loop, in which Django would refuse every query."""
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def session() -> LabSession:
+    row = opened(a_lab(Kind.POD, title="Containers", instructions="Log in:\n\n    ssh {{ node }}"))
+    row.become_running(database_now())
+    row.refresh_from_db()
+    return row
+
+
+@pytest.fixture
+def visit(browser: Any, live_server: Any, session: LabSession) -> Iterator[Callable[..., Page]]:
+    """Opens the session's page as its student, in a browser of its own. Whatever it complains about fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def go(prepare: Callable[[Page], object] = lambda page: None, **options: Any) -> Page:
+        client = Client()
+        client.force_login(session.student)  # type: ignore[arg-type]
+        context = browser.new_context(base_url=live_server.url, **options)
+        contexts.append(context)
+        context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}])
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        prepare(page)
+        page.goto(reverse("session", args=[session.pk]))
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert [text for text in complaints if "net::ERR_FAILED" not in text] == []  # what a test cut off itself
+
+
+def with_clock(page: Page) -> None:
+    page.clock.install()
+
+
+def shown(page: Page) -> int:
+    """Seconds on the countdown."""
+    total = 0
+    for part in page.locator("#countdown").inner_text().split(":"):
+        total = total * 60 + int(part)
+    return total
+
+
+def left(session: LabSession) -> float:
+    session.refresh_from_db()
+    return session.remaining(database_now()).total_seconds()
+
+
+def age(session: LabSession, **time: float) -> None:
+    shift = timedelta(**time)
+    session.refresh_from_db()
+    LabSession.objects.filter(pk=session.pk).update(
+        started_at=session.started_at - shift,
+        expires_at=session.expires_at - shift,
+        latest_end=session.latest_end - shift,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ahead", "zone"), [(3 * HOUR, "Europe/Berlin"), (-3 * HOUR, "America/St_Johns"), (0, "Pacific/Kiritimati")]
+)
+def test_countdown_is_the_servers_whatever_the_browsers_clock_says(
+    visit: Callable[..., Page], session: LabSession, ahead: int, zone: str
+) -> None:
+    """C46: three hours ahead, three behind, another zone: within two seconds, at load and while it ticks."""
+    wrong_clock = f"const right = Date.now; Date.now = () => right() + {ahead};"
+
+    page = visit(lambda page: page.add_init_script(wrong_clock), timezone_id=zone)
+
+    assert abs(shown(page) - left(session)) <= 2
+    before = shown(page)
+    expect(page.locator("#countdown")).not_to_have_text(page.inner_text("#countdown"))
+    assert shown(page) < before
+    assert abs(shown(page) - left(session)) <= 2
+
+
+def test_clock_that_is_put_right_while_the_page_is_open_does_no_harm(
+    visit: Callable[..., Page], session: LabSession
+) -> None:
+    """C46: the jump is noticed at the next tick and the server asked at once."""
+    page = visit(
+        lambda page: page.add_init_script("const right = Date.now; Date.now = () => right() + (window.off || 0);")
+    )
+    with page.expect_response("**/live/"):
+        page.evaluate("window.off = -3 * 60 * 60 * 1000")
+
+    expect(page.locator("#countdown")).to_have_text(re.compile(r"^(1:00:00|\d\d:\d\d)$"))
+    assert abs(shown(page) - left(session)) <= 2
+
+
+def test_after_a_sleep_the_page_is_right_at_once(visit: Callable[..., Page], session: LabSession) -> None:
+    """C47: closed for 30 minutes, and meanwhile extended on another device: no tick in between knew of either."""
+    page = visit(with_clock)
+    age(session, minutes=40)
+    session.refresh_from_db()
+    session.extend(database_now(), by=None)
+
+    with page.expect_response("**/live/"):
+        page.clock.fast_forward("40:00")
+
+    expect(page.locator("#countdown")).to_have_text(re.compile(r"^(1:00:00|59:\d\d)$"))
+    assert abs(shown(page) - left(session)) <= 2
+
+
+def test_page_says_within_15_seconds_that_staff_ended_it_and_stops_asking(
+    visit: Callable[..., Page], session: LabSession
+) -> None:
+    """C39: the reason, a new start, and then silence."""
+    page = visit(with_clock)
+    closing.end(session, EndReason.STAFF, database_now(), by=a_student("teacher"))
+    session.finish(database_now())
+
+    page.clock.run_for(15_000)
+
+    expect(page.locator("#headline")).to_have_text("Staff ended this session")
+    expect(page.locator("#announcer")).to_have_text("Staff ended this session")
+    expect(page.get_by_role("button", name="Start a new session")).to_be_visible()
+    expect(page.locator("#countdown")).to_have_count(0)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(60_000)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_timeout(200)
+    assert asked == []
+
+
+def test_machine_that_becomes_ready_is_shown_without_a_reload(visit: Callable[..., Page], session: LabSession) -> None:
+    LabSession.objects.filter(pk=session.pk).update(status="provisioning", ready_at=None)
+    page = visit(with_clock)
+    expect(page.locator("#headline")).to_have_text("Your machine is starting")
+
+    session.refresh_from_db()
+    session.become_running(database_now())
+    page.clock.run_for(3_000)
+
+    expect(page.locator("#headline")).to_have_text("Your machine is running")
+
+
+def test_what_has_not_changed_stays_where_it_is(visit: Callable[..., Page], session: LabSession) -> None:
+    """A poll neither drops a selection nor the focus."""
+    age(session, minutes=5)
+    page = visit(with_clock)
+    page.evaluate("document.querySelector('.instructions pre').mark = document.getElementById('extend').mark = 1")
+    page.focus("#extend")
+    note = page.inner_text("#extend-note")
+    age(session, minutes=3)
+
+    with page.expect_response("**/live/"):
+        page.clock.run_for(11_000)
+
+    expect(page.locator("#extend-note")).not_to_have_text(note)
+    assert page.evaluate("document.getElementById('extend').mark") is None  # it stands in a part that is new
+    assert page.evaluate("document.activeElement.id") == "extend"
+    assert page.evaluate("document.querySelector('.instructions pre').mark") == 1
+
+
+def test_little_time_is_announced_once(visit: Callable[..., Page], session: LabSession) -> None:
+    age(session, minutes=49, seconds=50)
+    page = visit(with_clock)
+    assert page.inner_text("#announcer") == ""
+
+    page.clock.run_for(12_000)
+
+    expect(page.locator("#announcer")).to_have_text("10 minutes left")
+
+
+def test_page_that_gets_no_answer_says_so_and_counts_on(visit: Callable[..., Page], session: LabSession) -> None:
+    page = visit(with_clock)
+    page.wait_for_load_state("networkidle")
+    page.route("**/live/", lambda route: route.abort())
+
+    page.clock.run_for(11_000)
+    expect(page.locator("#offline")).to_be_visible()
+    before = shown(page)
+    page.clock.run_for(2_000)
+    assert shown(page) == before - 2
+
+    page.unroute("**/live/")
+    page.clock.run_for(6_000)
+    expect(page.locator("#offline")).to_be_hidden()
+
+
+def test_logged_out_elsewhere_leads_to_the_login(visit: Callable[..., Page], session: LabSession) -> None:
+    page = visit(with_clock)
+    page.context.clear_cookies()
+
+    page.clock.run_for(11_000)
+
+    page.wait_for_url(f"**{reverse('login')}?next={reverse('session', args=[session.pk])}")
+
+
+def test_extend_and_end_by_keyboard(visit: Callable[..., Page], session: LabSession) -> None:
+    age(session, minutes=5)
+    page = visit()
+
+    page.focus("#extend")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Extended until")
+    page.focus("#end")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="End it now").press("Enter")
+
+    expect(page.locator("#headline")).to_have_text("You ended this session")
+    session.refresh_from_db()
+    assert session.end_reason == EndReason.STUDENT
+
+
+def test_everything_works_without_javascript(visit: Callable[..., Page], session: LabSession) -> None:
+    age(session, minutes=5)
+    page = visit(java_script_enabled=False)
+    assert abs(shown(page) - left(session)) <= 2
+    expect(page.locator("meta[http-equiv=refresh]")).to_have_attribute("content", "30")
+
+    page.click("#extend")
+    expect(page.get_by_role("status")).to_contain_text("Extended until")
+    page.click("#end")
+    page.get_by_role("button", name="End it now").click()
+
+    expect(page.locator("#headline")).to_have_text("You ended this session")
+
+
+def test_nothing_is_wider_than_a_small_telephone(visit: Callable[..., Page], session: LabSession) -> None:
+    page = visit(viewport={"width": 320, "height": 640})
+
+    for name in ("session", "end", "labs", "history", "key"):
+        page.goto(reverse(name, args=[session.pk] if name in ("session", "end") else []))
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320, name
