@@ -64,11 +64,15 @@ class Api:
     def _as_sent(self, resource: Resource, namespace: str, body: Obj) -> Obj:
         """The object in its stored order, or a refusal of a body that does not belong on this path."""
         if not isinstance(body, dict) or body.get("kind", resource.kind) != resource.kind:
-            raise errors.bad_request(f'"{value(body, "kind")}" in version "{value(body, "apiVersion")}" cannot be handled '
-                                     f"as a {resource.kind}")  # fmt: skip
+            raise errors.bad_request(
+                f'"{value(body, "kind")}" in version "{value(body, "apiVersion")}" cannot be handled '
+                f"as a {resource.kind}"
+            )
         if body.get("apiVersion", resource.api_version) != resource.api_version:
-            raise errors.bad_request(f"the API version in the data ({body['apiVersion']}) does not match the expected "
-                                     f"API version ({resource.api_version})")  # fmt: skip
+            raise errors.bad_request(
+                f"the API version in the data ({body['apiVersion']}) does not match the expected "
+                f"API version ({resource.api_version})"
+            )
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, **copy(body)}
         meta = obj["metadata"]
         if resource.namespaced and meta.setdefault("namespace", namespace) != namespace:
@@ -100,8 +104,9 @@ class Api:
         if resource.generation:
             meta["generation"] = 1
 
-    def update(self, resource: Resource, namespace: str, name: str, body: Obj, *, subresource: str = "",
-               dry_run: bool = False) -> Entry:  # fmt: skip
+    def update(
+        self, resource: Resource, namespace: str, name: str, body: Obj, *, subresource: str = "", dry_run: bool = False
+    ) -> Entry:
         obj = self._as_sent(resource, namespace, body)
         if obj["metadata"]["name"] != name:
             raise errors.bad_request(
@@ -111,12 +116,22 @@ class Api:
             before = self.get(resource, namespace, name)
             version = obj["metadata"].get("resourceVersion")
             if not version and resource.custom:
-                raise errors.invalid(resource, name, "metadata.resourceVersion",
-                                     "Invalid value: 0x0: must be specified for an update")  # fmt: skip
+                raise errors.invalid(
+                    resource, name, "metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"
+                )
             return self._replace(before, obj, subresource, dry_run=dry_run)
 
-    def patch(self, resource: Resource, namespace: str, name: str, content_type: str, patch: Any, *,
-              subresource: str = "", dry_run: bool = False) -> Entry:  # fmt: skip
+    def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        content_type: str,
+        patch: Any,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Entry:
         with self.store.lock:
             before = self.store.get(resource, namespace, name)
             if before is None:
@@ -177,10 +192,11 @@ class Api:
             return False
         if entry.resource is NAMESPACES:
             return not value(entry.object, "spec", "finalizers")
-        return meta.get("deletionGracePeriodSeconds", 0) == 0
+        return not meta.get("deletionGracePeriodSeconds")
 
-    def delete(self, resource: Resource, namespace: str, name: str, options: Obj | None = None, *,
-               dry_run: bool = False) -> tuple[Entry, bool]:  # fmt: skip
+    def delete(
+        self, resource: Resource, namespace: str, name: str, options: Obj | None = None, *, dry_run: bool = False
+    ) -> tuple[Entry, bool]:
         """The object as it was last seen, and whether it is gone (rather than leaving)."""
         options = options or {}
         with self.store.lock:

@@ -39,9 +39,16 @@ class Sandbox:
     call `settle()`.
     """
 
-    def __init__(self, *, boot_seconds: float = 1.0, shutdown_seconds: float = 1.0, reaction_seconds: float = 0.1,
-                 port: int = 0, nodes: Mapping[str, dict[str, str]] | None = None,
-                 namespaces: Iterable[str] = ()) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *,
+        boot_seconds: float = 1.0,
+        shutdown_seconds: float = 1.0,
+        reaction_seconds: float = 0.1,
+        port: int = 0,
+        nodes: Mapping[str, dict[str, str]] | None = None,
+        namespaces: Iterable[str] = (),
+    ) -> None:
         self.timing = Timing(boot_seconds, shutdown_seconds, reaction_seconds)
         self.clock = Clock()
         self.store = Store()
@@ -66,9 +73,15 @@ class Sandbox:
         self.instances = Instances(self.api, self.loop, self.recorder, self.timing, self.kubelet)
         self.volumes = Volumes(self.api, self.loop, self.recorder, self.timing)
         self._controllers = (
-            Namespaces(self.api, self.loop), Machines(self.api, self.loop), self.instances, self.scheduler, self.kubelet,
-            self.volumes, GarbageCollector(self.api, self.loop), Accountant(self.store, self.loop),
-        )  # fmt: skip
+            Namespaces(self.api, self.loop),
+            Machines(self.api, self.loop),
+            self.instances,
+            self.scheduler,
+            self.kubelet,
+            self.volumes,
+            GarbageCollector(self.api, self.loop),
+            Accountant(self.store, self.loop),
+        )
 
     def _observe(self, change: Change) -> None:
         delay = 0.0 if self.loop.is_current() else self.timing.reaction
@@ -131,7 +144,7 @@ class Sandbox:
         self.journal.clear()
 
     def settle(self, timeout: float = 10.0) -> None:
-        """Wait until no controller has anything to do; what waits for a Secret, for room or in a hold does not count."""
+        """Wait until no controller has anything to do; what waits for a Secret, for room or in a hold is done."""
         settled = self.loop.settle(timeout)
         if self.loop.failures:
             raise RuntimeError("a controller of the sandbox failed") from self.loop.failures[0]
@@ -212,14 +225,43 @@ class Sandbox:
     def forget_requests(self) -> None:
         self.journal.clear()
 
-    def fail(self, verb: str, resource: str, *, name: str | None = None, namespace: str | None = None,
-             status: int | None = None, body: bytes | str | Obj | None = None,
-             headers: Mapping[str, str] | None = None, delay: float = 0.0, silent: bool = False,
-             drop: str | None = None, half: bool = False, effect: bool = False, nth: int | None = None,
-             times: int | None = None) -> Fault:  # fmt: skip
+    def fail(
+        self,
+        verb: str,
+        resource: str,
+        *,
+        name: str | None = None,
+        namespace: str | None = None,
+        status: int | None = None,
+        body: bytes | str | Obj | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float = 0.0,
+        silent: bool = False,
+        drop: str | None = None,
+        half: bool = False,
+        effect: bool = False,
+        nth: int | None = None,
+        times: int | None = None,
+    ) -> Fault:
         """Spoil calls of a verb on a resource (plural; `*` is every one); see `Fault` for what each word does."""
-        return self.faults.add(Fault(verb, resource, name, namespace, status, body, headers or {}, delay, silent, drop,
-                                     half, effect, nth, times))  # fmt: skip
+        return self.faults.add(
+            Fault(
+                verb,
+                resource,
+                name,
+                namespace,
+                status,
+                body,
+                headers or {},
+                delay,
+                silent,
+                drop,
+                half,
+                effect,
+                nth,
+                times,
+            )
+        )
 
     def clear_faults(self) -> None:
         self.faults.clear()
@@ -247,8 +289,12 @@ class Sandbox:
 
     def evict(self, namespace: str, pod: str) -> None:
         with self.store.lock:
-            self.kubelet.end(self.api.get(PODS, namespace, pod), "Failed", reason="Evicted",
-                             message="The node was low on resource: memory.")  # fmt: skip
+            self.kubelet.end(
+                self.api.get(PODS, namespace, pod),
+                "Failed",
+                reason="Evicted",
+                message="The node was low on resource: memory.",
+            )
 
     def complete(self, namespace: str, pod: str) -> None:
         """The Pod's processes end by themselves, without an error."""
@@ -285,8 +331,16 @@ class Sandbox:
         """The token is unknown from now on; others are asked for as before, even if it was the last one."""
         self.access.revoke(token)
 
-    def grant(self, user: str, verbs: Iterable[str], plurals: Iterable[str], *, namespace: str = "",
-              groups: Iterable[str] = ("*",), names: Iterable[str] = ()) -> None:  # fmt: skip
+    def grant(
+        self,
+        user: str,
+        verbs: Iterable[str],
+        plurals: Iterable[str],
+        *,
+        namespace: str = "",
+        groups: Iterable[str] = ("*",),
+        names: Iterable[str] = (),
+    ) -> None:
         """Let a user do this, by a Role in a namespace or a ClusterRole, and its binding."""
         rule = {"verbs": list(verbs), "resources": list(plurals), "apiGroups": list(groups)}
         if chosen := list(names):
@@ -295,5 +349,11 @@ class Sandbox:
         meta = {"name": f"grant-{random_suffix(10)}", **scope}
         about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
         self.create({**about, "kind": f"{prefix}Role", "rules": [rule]})
-        self.create({**about, "kind": f"{prefix}RoleBinding", "subjects": [{"kind": "User", "name": user}],
-                     "roleRef": {"kind": f"{prefix}Role", "name": meta["name"]}})  # fmt: skip
+        self.create(
+            {
+                **about,
+                "kind": f"{prefix}RoleBinding",
+                "subjects": [{"kind": "User", "name": user}],
+                "roleRef": {"kind": f"{prefix}Role", "name": meta["name"]},
+            }
+        )

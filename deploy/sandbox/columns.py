@@ -100,14 +100,17 @@ def _involved(entry: Entry) -> str:
 
 _NAME = Column("Name", lambda entry: entry.name)
 _AGE = Column("Age", _age)
+_DATA = Column("Data", lambda entry: str(len(entry.object.get("data") or {})))
+# fmt: off
 _COLUMNS: dict[Resource, list[Column]] = {
     NAMESPACES: [_NAME, Column("Status", _path("status", "phase")), _AGE],
     NODES: [_NAME, Column("Ready", _condition("Ready")), Column("Cpu", _path("status", "capacity", "cpu")),
             Column("Memory", _path("status", "capacity", "memory")), _AGE],
-    PODS: [_NAME, Column("Ready", _pod_ready), Column("Status", _pod_status), Column("Restarts", lambda entry: "0"), _AGE,
-           Column("IP", _path("status", "podIP"), wide=True), Column("Node", _path("spec", "nodeName"), wide=True)],
-    SECRETS: [_NAME, Column("Type", _path("type")), Column("Data", lambda e: str(len(e.object.get("data") or {}))), _AGE],
-    CONFIGMAPS: [_NAME, Column("Data", lambda e: str(len(e.object.get("data") or {}))), _AGE],
+    PODS: [_NAME, Column("Ready", _pod_ready), Column("Status", _pod_status), Column("Restarts", lambda entry: "0"),
+           _AGE, Column("IP", _path("status", "podIP"), wide=True),
+           Column("Node", _path("spec", "nodeName"), wide=True)],
+    SECRETS: [_NAME, Column("Type", _path("type")), _DATA, _AGE],
+    CONFIGMAPS: [_NAME, _DATA, _AGE],
     SERVICES: [_NAME, Column("Type", _path("spec", "type")), Column("Cluster-IP", _path("spec", "clusterIP")),
                Column("External-IP", lambda entry: "<none>"), Column("Port(s)", _ports), _AGE],
     EVENTS: [Column("Last Seen", _age), Column("Type", _path("type")), Column("Reason", _path("reason")),
@@ -118,8 +121,10 @@ _COLUMNS: dict[Resource, list[Column]] = {
     VMS: [_NAME, _AGE, Column("Status", _path("status", "printableStatus")), Column("Ready", _condition("Ready"))],
     VMIS: [_NAME, _AGE, Column("Phase", _path("status", "phase")), Column("IP", _address),
            Column("NodeName", _path("status", "nodeName")), Column("Ready", _condition("Ready"))],
-    DATAVOLUMES: [_NAME, Column("Phase", _path("status", "phase")), Column("Progress", _path("status", "progress")), _AGE],
-}  # fmt: skip
+    DATAVOLUMES: [_NAME, Column("Phase", _path("status", "phase")), Column("Progress", _path("status", "progress")),
+                  _AGE],
+}
+# fmt: on
 
 
 def of(resource: Resource) -> list[Column]:

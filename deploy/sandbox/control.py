@@ -22,10 +22,33 @@ if TYPE_CHECKING:
     from .cluster import Sandbox
 
 CALLS = (
-    "reset", "settle", "advance", "create", "namespace", "get", "objects", "delete", "patch", "hold", "release",
-    "forget_requests", "fail", "clear_faults", "expire_continue_tokens", "power_off", "crash", "fail_boot", "evict",
-    "complete", "lose_node", "restore_node", "add_node", "add_token", "revoke_token", "grant",
-)  # fmt: skip
+    "reset",
+    "settle",
+    "advance",
+    "create",
+    "namespace",
+    "get",
+    "objects",
+    "delete",
+    "patch",
+    "hold",
+    "release",
+    "forget_requests",
+    "fail",
+    "clear_faults",
+    "expire_continue_tokens",
+    "power_off",
+    "crash",
+    "fail_boot",
+    "evict",
+    "complete",
+    "lose_node",
+    "restore_node",
+    "add_node",
+    "add_token",
+    "revoke_token",
+    "grant",
+)
 
 
 def answer(cluster: Sandbox, call: Call) -> Answer:

@@ -30,20 +30,42 @@ def _groups() -> Obj:
 
 
 def _resource(resource: Resource) -> list[Obj]:
-    one: Obj = {"name": resource.plural, "singularName": resource.kind.lower(), "namespaced": resource.namespaced,
-                "kind": resource.kind, "verbs": list(resource.verbs)}  # fmt: skip
+    one: Obj = {
+        "name": resource.plural,
+        "singularName": resource.kind.lower(),
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": list(resource.verbs),
+    }
     if resource.short:
         one["shortNames"] = list(resource.short)
     if resource.in_all:
         one["categories"] = ["all"]
     found = [one]
     if resource.status:
-        found.append({**one, "name": f"{resource.plural}/status", "verbs": ["get", "patch", "update"]})
+        found.append(
+            {
+                "name": f"{resource.plural}/status",
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": ["get", "patch", "update"],
+            }
+        )
     kinds = {"eviction": ("policy", "v1", "Eviction"), "token": ("authentication.k8s.io", "v1", "TokenRequest")}
     for name in resource.subresources:
         group, version, kind = kinds[name]
-        found.append({"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": True, "kind": kind,
-                      "group": group, "version": version, "verbs": ["create"]})  # fmt: skip
+        found.append(
+            {
+                "name": f"{resource.plural}/{name}",
+                "singularName": "",
+                "namespaced": True,
+                "kind": kind,
+                "group": group,
+                "version": version,
+                "verbs": ["create"],
+            }
+        )
     return found
 
 

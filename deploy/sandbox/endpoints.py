@@ -30,6 +30,8 @@ class Call:
     user: str = ""
 
     def json(self) -> Obj:
+        if "protobuf" in self.content_type:
+            raise errors.unsupported_media_type((JSON,))
         try:
             found = orjson.loads(self.raw)
         except ValueError as error:
@@ -37,6 +39,14 @@ class Call:
         if not isinstance(found, dict):
             raise errors.bad_request("the object provided is unrecognized: it is no JSON object")
         return found
+
+    @property
+    def sent_name(self) -> str:
+        """The name of the object in the body, where there is one."""
+        try:
+            return str(value(orjson.loads(self.raw), "metadata", "name") or "")
+        except ValueError:
+            return ""
 
     @property
     def dry_run(self) -> bool:
@@ -126,8 +136,16 @@ class Endpoints:
         )
         with self.store.lock:
             allowed = self.access.allows(user, action)
-        return of_json({**body, "kind": ACCESSREVIEWS.kind, "apiVersion": ACCESSREVIEWS.api_version,
-                        "metadata": {}, "status": {"allowed": allowed}}, 201)  # fmt: skip
+        return of_json(
+            {
+                **body,
+                "kind": ACCESSREVIEWS.kind,
+                "apiVersion": ACCESSREVIEWS.api_version,
+                "metadata": {},
+                "status": {"allowed": allowed},
+            },
+            201,
+        )
 
     def _evict(self, route: Route, body: Obj) -> Answer:
         self.api.delete(PODS, route.namespace or "", route.name, body.get("deleteOptions"))
@@ -144,20 +162,34 @@ class Endpoints:
         )
 
     def _update(self, call: Call, route: Route) -> Answer:
-        entry = self.api.update(route.resource, route.namespace or "", route.name, call.json(),
-                                subresource=route.subresource, dry_run=call.dry_run)  # fmt: skip
+        entry = self.api.update(
+            route.resource,
+            route.namespace or "",
+            route.name,
+            call.json(),
+            subresource=route.subresource,
+            dry_run=call.dry_run,
+        )
         return Answer(200, tables.rendered(entry, call.accept))
 
     def _patch(self, call: Call, route: Route) -> Answer:
         kind = call.content_type.split(";")[0].strip()
         patch = orjson.loads(call.raw) if kind == "application/json-patch+json" else call.json()
-        entry = self.api.patch(route.resource, route.namespace or "", route.name, kind, patch,
-                               subresource=route.subresource, dry_run=call.dry_run)  # fmt: skip
+        entry = self.api.patch(
+            route.resource,
+            route.namespace or "",
+            route.name,
+            kind,
+            patch,
+            subresource=route.subresource,
+            dry_run=call.dry_run,
+        )
         return Answer(200, tables.rendered(entry, call.accept))
 
     def _delete(self, call: Call, route: Route) -> Answer:
-        entry, gone = self.api.delete(route.resource, route.namespace or "", route.name, _delete_options(call),
-                                      dry_run=call.dry_run)  # fmt: skip
+        entry, gone = self.api.delete(
+            route.resource, route.namespace or "", route.name, _delete_options(call), dry_run=call.dry_run
+        )
         if gone and not route.resource.answers_object:
             return of_json(_deleted(entry))
         return Answer(200, tables.rendered(entry, call.accept))

@@ -94,8 +94,13 @@ class Kubelet:
         running = {"running": {"startedAt": self.api.clock.stamp()}}
 
         def change(obj: Obj) -> None:
-            obj["status"] |= {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-                              "hostIP": "192.0.2.10", "containerStatuses": _containers(obj, running, ready=True)}  # fmt: skip
+            obj["status"] |= {
+                "phase": "Running",
+                "podIP": address,
+                "podIPs": [{"ip": address}],
+                "hostIP": "192.0.2.10",
+                "containerStatuses": _containers(obj, running, ready=True),
+            }
             for kind in ("Initialized", "ContainersReady", "Ready"):
                 set_condition(obj, kind, "True", self.api.clock)
 
@@ -121,15 +126,21 @@ class Kubelet:
     def end(self, pod: Entry, phase: str, *, reason: str = "", message: str = "") -> Entry:
         """All containers have ended; the object stays until somebody deletes it."""
         code = 0 if phase == "Succeeded" else 137
-        ended = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else reason or "Error",
-                                "finishedAt": self.api.clock.stamp()}}  # fmt: skip
+        ended = {
+            "terminated": {
+                "exitCode": code,
+                "reason": "Completed" if code == 0 else reason or "Error",
+                "finishedAt": self.api.clock.stamp(),
+            }
+        }
 
         def change(obj: Obj) -> None:
             obj["status"] |= {"phase": phase, "containerStatuses": _containers(obj, ended)}
             obj["status"] |= {key: text for key, text in (("reason", reason), ("message", message)) if text}
             for kind in ("Ready", "ContainersReady"):
-                set_condition(obj, kind, "False", self.api.clock,
-                              reason="PodCompleted" if phase == "Succeeded" else "PodFailed")  # fmt: skip
+                set_condition(
+                    obj, kind, "False", self.api.clock, reason="PodCompleted" if phase == "Succeeded" else "PodFailed"
+                )
 
         return self.api.change(pod, change)
 
@@ -157,8 +168,17 @@ class Kubelet:
     def lose_node(self, name: str) -> None:
         """The node stops answering: its Pods have failed, and their deletion waits for nobody."""
         node = self.api.get(NODES, "", name)
-        self.api.change(node, lambda obj: set_condition(obj, "Ready", "Unknown", self.api.clock,
-                                                        reason="NodeStatusUnknown", message="Kubelet stopped posting node status."))  # fmt: skip
+        self.api.change(
+            node,
+            lambda obj: set_condition(
+                obj,
+                "Ready",
+                "Unknown",
+                self.api.clock,
+                reason="NodeStatusUnknown",
+                message="Kubelet stopped posting node status.",
+            ),
+        )
         for pod in self.store.entries(PODS):
             if pod.object["spec"].get("nodeName") == name and pod.status.get("phase") not in FINAL:
                 self.end(
@@ -182,7 +202,14 @@ def is_launcher(pod: Entry) -> bool:
 
 def _containers(pod: Obj, state: Obj, *, ready: bool = False) -> list[Obj]:
     return [
-        {"name": c["name"], "image": c.get("image", ""), "imageID": "", "restartCount": 0, "ready": ready,
-         "started": ready, "state": state}
+        {
+            "name": c["name"],
+            "image": c.get("image", ""),
+            "imageID": "",
+            "restartCount": 0,
+            "ready": ready,
+            "started": ready,
+            "state": state,
+        }
         for c in pod["spec"]["containers"]
-    ]  # fmt: skip
+    ]

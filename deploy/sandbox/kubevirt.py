@@ -93,8 +93,11 @@ class Machines:
 
         def change(obj: Obj) -> None:
             old = obj.get("status") or {}
-            status = obj["status"] = {"conditions": old.get("conditions", []), "runStrategy": strategy,
-                                      "printableStatus": override or _printable(strategy, vmi, failure)}  # fmt: skip
+            status = obj["status"] = {
+                "conditions": old.get("conditions", []),
+                "runStrategy": strategy,
+                "printableStatus": override or _printable(strategy, vmi, failure),
+            }
             if vmi is not None:
                 status["created"] = True
                 if (ready := condition(vmi, "Ready")) and ready["status"] == "True":
@@ -241,8 +244,10 @@ class Instances:
         if condition(vmi, "Synchronized"):
             return  # said already; the launcher's random name would make it a new message each time
         self.recorder.warn(vmi, "FailedCreate", f"Error creating pod: {why}", SOURCE)
-        vmi = self.api.change(vmi, lambda obj: set_condition(obj, "Synchronized", "False", self.api.clock,
-                                                             reason="FailedCreate", message=why))  # fmt: skip
+        vmi = self.api.change(
+            vmi,
+            lambda obj: set_condition(obj, "Synchronized", "False", self.api.clock, reason="FailedCreate", message=why),
+        )
         self._phase(vmi, "Pending", "PodNotExists", "virt-launcher pod has not yet been scheduled")
 
     def _follow(self, vmi: Entry, pod: Entry | None) -> None:
@@ -286,8 +291,9 @@ class Instances:
 
     def _run(self, vmi: Entry, pod: Entry) -> None:
         def change(obj: Obj) -> None:
-            obj["status"]["interfaces"] = [{"name": "default", "ipAddress": pod.status["podIP"],
-                                            "ipAddresses": [pod.status["podIP"]]}]  # fmt: skip
+            obj["status"]["interfaces"] = [
+                {"name": "default", "ipAddress": pod.status["podIP"], "ipAddresses": [pod.status["podIP"]]}
+            ]
             if self.agent:
                 set_condition(obj, "AgentConnected", "True", self.api.clock)
                 obj["status"]["guestOSInfo"] = {"id": "debian", "prettyName": "Debian GNU/Linux 12 (bookworm)"}

@@ -39,15 +39,25 @@ def vmi_object(vm: Entry) -> Obj:
 
 
 def owner_reference(owner: Entry) -> Obj:
-    return {"apiVersion": owner.resource.api_version, "kind": owner.resource.kind, "name": owner.name,
-            "uid": owner.uid, "controller": True, "blockOwnerDeletion": True}  # fmt: skip
+    return {
+        "apiVersion": owner.resource.api_version,
+        "kind": owner.resource.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def pod_object(vmi: Entry) -> Obj:
     spec = vmi.object["spec"]
     labels = {key: text for key, text in (vmi.metadata.get("labels") or {}).items() if key != "kubevirt.io/vm"}
-    labels |= {"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": vmi.name, "vmi.kubevirt.io/id": vmi.name,
-               "kubevirt.io/created-by": vmi.uid}  # fmt: skip
+    labels |= {
+        "kubevirt.io": "virt-launcher",
+        "vm.kubevirt.io/name": vmi.name,
+        "vmi.kubevirt.io/id": vmi.name,
+        "kubevirt.io/created-by": vmi.uid,
+    }
     return {
         "metadata": {
             "generateName": f"virt-launcher-{vmi.name}-",
@@ -57,15 +67,21 @@ def pod_object(vmi: Entry) -> Obj:
         },
         "spec": {
             "containers": [{"name": "compute", "image": "virt-launcher:sandbox", "resources": _resources(spec)}],
-            "initContainers": [{"name": "guest-console-log", "image": "virt-launcher:sandbox", "restartPolicy": "Always",
-                                "resources": _SIDECAR}],
+            "initContainers": [
+                {
+                    "name": "guest-console-log",
+                    "image": "virt-launcher:sandbox",
+                    "restartPolicy": "Always",
+                    "resources": _SIDECAR,
+                }
+            ],
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds", GRACE) + 30,
             "volumes": _volumes(spec),
             **({"nodeSelector": spec["nodeSelector"]} if spec.get("nodeSelector") else {}),
         },
-    }  # fmt: skip
+    }
 
 
 def _resources(spec: Obj) -> Obj:

@@ -14,10 +14,12 @@ from . import errors, selection
 from .resources import Obj, Resource
 from .store import Change, Entry, Store
 
-TOO_OLD = ("The provided continue parameter is too old to display a consistent list result. You can start a new list "
-           "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
-           "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
-           "modified, or deleted between the time the first chunk was returned and now may show up in the list.")  # fmt: skip
+TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+    "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+    "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+    "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,18 @@ JSON, MERGE, STRATEGIC = (
 )
 
 # Lists that a strategic merge patch merges by key, wherever they stand. Ports are told apart by what they carry.
-_MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "conditions": "type",
-               "ownerReferences": "uid", "imagePullSecrets": "name", "volumeMounts": "mountPath", "secrets": "name",
-               "hostAliases": "ip"}  # fmt: skip
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "conditions": "type",
+    "ownerReferences": "uid",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "secrets": "name",
+    "hostAliases": "ip",
+}
 
 
 def apply(resource: Resource, content_type: str, patch: Any, obj: Obj) -> Obj:
@@ -97,7 +106,9 @@ def _strategic_item(result: list[Any], item: Obj, merge_key: str) -> None:
 
 def _json_patch(operations: Any, obj: Obj) -> Obj:
     result = copy.deepcopy(obj)
-    for operation in operations if isinstance(operations, list) else [None]:
+    if not isinstance(operations, list):
+        raise errors.bad_request("error decoding patch: it is no list of operations")
+    for operation in operations:
         try:
             _operate(result, operation)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

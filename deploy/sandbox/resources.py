@@ -41,28 +41,29 @@ class Resource:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 
+# fmt: off
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False, short=("ns",), status=True,
-                      answers_object=True)  # fmt: skip
+                      answers_object=True)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False, short=("no",), status=True)
 PODS = Resource("", "v1", "pods", "Pod", short=("po",), status=True, generation=True, answers_object=True, in_all=True,
-                subresources=("eviction",))  # fmt: skip
+                subresources=("eviction",))
 SECRETS = Resource("", "v1", "secrets", "Secret")
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", short=("cm",))
 SERVICES = Resource("", "v1", "services", "Service", short=("svc",), status=True, answers_object=True, in_all=True)
 SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",), answers_object=True,
-                           subresources=("token",))  # fmt: skip
+                           subresources=("token",))
 EVENTS = Resource("", "v1", "events", "Event", short=("ev",))
 PVCS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short=("pvc",), status=True,
-                answers_object=True)  # fmt: skip
+                answers_object=True)
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", short=("quota",), status=True, answers_object=True)
 VMS = Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", short=("vm", "vms"), custom=True, status=True,
-               generation=True, in_all=True)  # fmt: skip
+               generation=True, in_all=True)
 VMIS = Resource("kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance", short=("vmi", "vmis"),
-                custom=True, generation=True, in_all=True)  # fmt: skip
+                custom=True, generation=True, in_all=True)
 DATAVOLUMES = Resource("cdi.kubevirt.io", "v1beta1", "datavolumes", "DataVolume", short=("dv", "dvs"), custom=True,
-                       generation=True, in_all=True)  # fmt: skip
+                       generation=True, in_all=True)
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",),
-                           generation=True)  # fmt: skip
+                           generation=True)
 RBAC = "rbac.authorization.k8s.io"
 ROLES = Resource(RBAC, "v1", "roles", "Role")
 ROLEBINDINGS = Resource(RBAC, "v1", "rolebindings", "RoleBinding")
@@ -70,11 +71,11 @@ CLUSTERROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=Fa
 CLUSTERROLEBINDINGS = Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 ADMISSION = "admissionregistration.k8s.io"
 POLICIES = Resource(ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False,
-                    generation=True)  # fmt: skip
+                    generation=True)
 POLICYBINDINGS = Resource(ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
-                          namespaced=False, generation=True)  # fmt: skip
+                          namespaced=False, generation=True)
 ACCESSREVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview",
-                         namespaced=False, verbs=("create",))  # fmt: skip
+                         namespaced=False, verbs=("create",))
 
 # Stored and listed, so that an installation's own manifests can be applied; no controller acts on them here.
 STORED_ONLY = (
@@ -87,13 +88,14 @@ STORED_ONLY = (
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", short=("pdb",), status=True,
              generation=True),
     Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short=("sc",)),
-)  # fmt: skip
+)
 
 ALL = (
     NAMESPACES, NODES, PODS, SECRETS, CONFIGMAPS, SERVICES, SERVICEACCOUNTS, EVENTS, PVCS, QUOTAS, VMS, VMIS,
     DATAVOLUMES, NETWORKPOLICIES, ROLES, ROLEBINDINGS, CLUSTERROLES, CLUSTERROLEBINDINGS, POLICIES, POLICYBINDINGS,
     ACCESSREVIEWS, *STORED_ONLY,
-)  # fmt: skip
+)
+# fmt: on
 
 BY_PATH = {(r.group, r.version, r.plural): r for r in ALL}
 BY_KIND = {r.kind: r for r in ALL}

@@ -30,24 +30,32 @@ class Scheduler:
 
     def observe(self, change: Change, delay: float) -> None:
         entry = change.entry
-        if entry.resource is NODES or (entry.resource is PODS and _frees(change)):
+        if entry.resource is NODES:
             self._free = None
             self._retry(delay)
-        elif entry.resource is PVCS:
+        elif entry.resource is PVCS and change.type == "ADDED":
             self._retry(delay)
+        elif entry.resource is PODS and change.previous is not None and _takes_room(change.previous):
+            if change.type == "DELETED" or not _takes_room(entry):
+                self._give_back(change.previous)
+                self._retry(delay)
         elif entry.resource is PODS and change.type != "DELETED" and _is_unplaced(entry):
             self.loop.later(delay, self.place, entry.namespace, entry.name)
 
     def _retry(self, delay: float) -> None:
-        for namespace, name in self._unplaced:
-            self.loop.later(delay, self.place, namespace, name)
+        if self._unplaced:
+            self.loop.later(delay, self._place_waiting)
+
+    def _place_waiting(self) -> None:
+        for namespace, name in sorted(self._unplaced):
+            self.place(namespace, name)
 
     def place(self, namespace: str, name: str) -> None:
         pod = self.store.get(PODS, namespace, name)
         self._unplaced.discard((namespace, name))
         if pod is None or not _is_unplaced(pod):
             return
-        wanted = {**pod_requests(pod.object), "pods": Decimal(1)}
+        wanted = _wanted(pod)
         why = self._missing_claim(pod)
         node = None if why else next((n for n, free in self._room().items() if not _short_of(free, wanted)), None)
         if node is None:
@@ -74,8 +82,8 @@ class Scheduler:
                 if is_ready(node) and not value(node.object, "spec", "unschedulable")
             }
             for pod in self.store.entries(PODS):
-                if pod.status.get("phase") not in FINAL:
-                    self._take(pod.object["spec"].get("nodeName", ""), {**pod_requests(pod.object), "pods": Decimal(1)})
+                if _takes_room(pod):
+                    self._take(pod.object["spec"]["nodeName"], _wanted(pod))
         return self._free
 
     def _take(self, node: str, wanted: Amounts) -> None:
@@ -83,6 +91,9 @@ class Scheduler:
         if free is not None:
             for key, amount in wanted.items():
                 free[key] = free.get(key, Decimal(0)) - amount
+
+    def _give_back(self, pod: Entry) -> None:
+        self._take(pod.object["spec"]["nodeName"], {key: -amount for key, amount in _wanted(pod).items()})
 
     def _bind(self, pod: Entry, node: str, wanted: Amounts) -> None:
         def change(obj: Obj) -> None:
@@ -98,8 +109,12 @@ class Scheduler:
         known = condition(pod, "PodScheduled")
         if known is None or known.get("message") != why:
             self.recorder.warn(pod, "FailedScheduling", why, SOURCE)
-            self.api.change(pod, lambda obj: set_condition(obj, "PodScheduled", "False", self.api.clock,
-                                                           reason="Unschedulable", message=why))  # fmt: skip
+            self.api.change(
+                pod,
+                lambda obj: set_condition(
+                    obj, "PodScheduled", "False", self.api.clock, reason="Unschedulable", message=why
+                ),
+            )
 
     def _explain(self, wanted: Amounts) -> str:
         """`0/2 nodes are available: 1 Insufficient memory, 1 node(s) were unschedulable. …`."""
@@ -110,8 +125,10 @@ class Scheduler:
         if closed := self._nodes() - len(self._room()):
             reasons["node(s) were unschedulable"] = closed
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "no nodes"
-        return (f"0/{self._nodes()} nodes are available: {listed}. preemption: 0/{self._nodes()} nodes are available: "
-                f"{self._nodes()} No preemption victims found for incoming pod.")  # fmt: skip
+        return (
+            f"0/{self._nodes()} nodes are available: {listed}. preemption: 0/{self._nodes()} nodes are available: "
+            f"{self._nodes()} No preemption victims found for incoming pod."
+        )
 
 
 def claims(pod: Obj) -> list[str]:
@@ -126,12 +143,29 @@ def is_ready(node: Entry) -> bool:
 
 
 def node_object(name: str, size: dict[str, str], clock_stamp: str) -> Obj:
-    allocatable = {"pods": "1000", "ephemeral-storage": "1Ti", "devices.kubevirt.io/kvm": "1k", "devices.kubevirt.io/tun": "1k",
-                   "devices.kubevirt.io/vhost-net": "1k", **size}  # fmt: skip
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status",
-             "lastHeartbeatTime": clock_stamp, "lastTransitionTime": clock_stamp}  # fmt: skip
-    status = {"capacity": allocatable, "allocatable": allocatable, "conditions": [ready],
-              "addresses": [{"type": "Hostname", "address": name}], "nodeInfo": {"kubeletVersion": "v1.36.0-sandbox"}}  # fmt: skip
+    allocatable = {
+        "pods": "1000",
+        "ephemeral-storage": "1Ti",
+        "devices.kubevirt.io/kvm": "1k",
+        "devices.kubevirt.io/tun": "1k",
+        "devices.kubevirt.io/vhost-net": "1k",
+        **size,
+    }
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "kubelet is posting ready status",
+        "lastHeartbeatTime": clock_stamp,
+        "lastTransitionTime": clock_stamp,
+    }
+    status = {
+        "capacity": allocatable,
+        "allocatable": allocatable,
+        "conditions": [ready],
+        "addresses": [{"type": "Hostname", "address": name}],
+        "nodeInfo": {"kubeletVersion": "v1.36.0-sandbox"},
+    }
     labels = {"kubernetes.io/hostname": name, "kubevirt.io/schedulable": "true"}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
 
@@ -140,12 +174,12 @@ def _is_unplaced(pod: Entry) -> bool:
     return not pod.leaving and not pod.object["spec"].get("nodeName") and pod.status.get("phase") == "Pending"
 
 
-def _frees(change: Change) -> bool:
-    """Did this change give room back on a node?"""
-    if change.type == "DELETED":
-        return True
-    before = change.previous
-    return before is not None and change.entry.status.get("phase") in FINAL and before.status.get("phase") not in FINAL
+def _takes_room(pod: Entry) -> bool:
+    return bool(pod.object["spec"].get("nodeName")) and pod.status.get("phase") not in FINAL
+
+
+def _wanted(pod: Entry) -> Amounts:
+    return {**pod_requests(pod.object), "pods": Decimal(1)}
 
 
 def _short_of(free: Amounts, wanted: Amounts) -> list[str]:

@@ -20,15 +20,32 @@ _COMMA = re.compile(r"\s*(,\s*|$)")
 
 # Beside metadata.name and metadata.namespace, which every kind has.
 _FIELDS: dict[Resource, tuple[str, ...]] = {
-    PODS: ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase",
-           "status.podIP", "status.nominatedNodeName"),
-    EVENTS: ("involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-             "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
-             "reportingComponent", "source", "type"),
+    PODS: (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ),
+    EVENTS: (
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ),
     SECRETS: ("type",),
     NAMESPACES: ("status.phase",),
     NODES: ("spec.unschedulable",),
-}  # fmt: skip
+}
 
 
 def labels(selector: str) -> Match | None:
@@ -83,8 +100,10 @@ def fields(resource: Resource, selector: str) -> Match | None:
         if not sign:
             raise errors.bad_request(f"invalid selector: '{selector}'; can't understand '{part}'")
         if path not in ("metadata.name", "metadata.namespace", *_FIELDS.get(resource, ())):
-            raise errors.bad_request(f'Unable to find "{resource.api_version}, Resource={resource.plural}" that match '
-                                     f'field selector "{selector}": field label not supported: {path}')  # fmt: skip
+            raise errors.bad_request(
+                f'Unable to find "{resource.api_version}, Resource={resource.plural}" that match '
+                f'field selector "{selector}": field label not supported: {path}'
+            )
         tests.append(_field_test(path.split("."), value, equal=sign != "!="))
     return (lambda obj: all(test(obj) for test in tests)) if tests else None
 

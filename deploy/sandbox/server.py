@@ -64,22 +64,28 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Server
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class names it so)
         """The cluster keeps its own log."""
 
     def do_GET(self) -> None:
         cluster = self.server.cluster
         path, _, query = self.path.partition("?")
         length = int(self.headers.get("Content-Length") or 0)
-        call = Call(self.command, unquote(path), dict(parse_qsl(query, keep_blank_values=True)),
-                    self.headers.get("Accept") or "*/*", self.headers.get("Content-Type") or "application/json",
-                    self.headers.get("Authorization"), self.rfile.read(length) if length else b"")  # fmt: skip
+        call = Call(
+            self.command,
+            unquote(path),
+            dict(parse_qsl(query, keep_blank_values=True)),
+            self.headers.get("Accept") or "*/*",
+            self.headers.get("Content-Type") or "application/json",
+            self.headers.get("Authorization"),
+            self.rfile.read(length) if length else b"",
+        )
         if call.path.startswith("/sandbox/"):
             self._send(cluster.control(call))
             return
         self._serve(call)
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = do_GET
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = do_GET  # noqa: N815 (likewise)
 
     def _serve(self, call: Call) -> None:
         cluster = self.server.cluster
@@ -91,8 +97,20 @@ class Handler(BaseHTTPRequestHandler):
         verb, label, namespace, name = (
             (route.verb, route.label, route.namespace or "", route.name) if route else ("get", call.path, "", "")
         )
-        request = Request(verb, label, namespace, name, None, time.monotonic(), self.headers.get("User-Agent") or "", "",
-                          call.query, call.raw)  # fmt: skip
+        if verb == "create" and not name:
+            name = call.sent_name  # the path of a creation names nobody; whoever reads the log wants to know
+        request = Request(
+            verb,
+            label,
+            namespace,
+            name,
+            None,
+            time.monotonic(),
+            self.headers.get("User-Agent") or "",
+            "",
+            call.query,
+            call.raw,
+        )
         slot = cluster.journal.open(request)
         fault = cluster.faults.meet(verb, label, namespace, name)
         if fault is None:

@@ -69,8 +69,24 @@ class Recorder:
 
     def _event(self, about: Entry, kind: str, reason: str, message: str, source: str, metadata: Obj) -> Obj:
         now = self.api.clock.stamp()
-        involved = {"kind": about.resource.kind, "namespace": about.namespace, "name": about.name, "uid": about.uid,
-                    "apiVersion": about.resource.api_version, "resourceVersion": about.metadata["resourceVersion"]}  # fmt: skip
-        return {"metadata": metadata, "involvedObject": involved, "reason": reason, "message": message, "type": kind,
-                "source": {"component": source}, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-                "reportingComponent": source, "reportingInstance": ""}  # fmt: skip
+        involved = {
+            "kind": about.resource.kind,
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": about.uid,
+            "apiVersion": about.resource.api_version,
+            "resourceVersion": about.metadata["resourceVersion"],
+        }
+        return {
+            "metadata": metadata,
+            "involvedObject": involved,
+            "reason": reason,
+            "message": message,
+            "type": kind,
+            "source": {"component": source},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "reportingComponent": source,
+            "reportingInstance": "",
+        }

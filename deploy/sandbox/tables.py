@@ -34,7 +34,7 @@ def rendered(entry: Entry, accept: str) -> bytes:
     form = _form(accept)
     if form == "Table":
         return _table(entry.resource, [entry], {"resourceVersion": entry.metadata.get("resourceVersion", "")})
-    return orjson.dumps(_partial(entry)) if form else entry.bytes
+    return orjson.dumps(_partial(entry)) if form else entry.json
 
 
 def rendered_list(resource: Resource, page: Page, accept: str) -> bytes:
@@ -47,7 +47,7 @@ def rendered_list(resource: Resource, page: Page, accept: str) -> bytes:
             {"kind": "PartialObjectMetadataList", "apiVersion": META, "metadata": page.metadata, "items": items}
         )
     head = orjson.dumps({"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": page.metadata})
-    return b'%s,"items":[%s]}' % (head[:-1], b",".join([entry.item_bytes for entry in page.entries]))
+    return b'%s,"items":[%s]}' % (head[:-1], b",".join([entry.item_json for entry in page.entries]))
 
 
 def rendered_events(events: Iterator[tuple[str, Entry | Obj]], accept: str) -> Iterator[bytes]:
@@ -60,7 +60,7 @@ def rendered_events(events: Iterator[tuple[str, Entry | Obj]], accept: str) -> I
         if form == "Table":
             body = _table(what.resource, [what], {"resourceVersion": what.metadata["resourceVersion"]}, head=first)
         else:
-            body = orjson.dumps(_partial(what)) if form else what.bytes
+            body = orjson.dumps(_partial(what)) if form else what.json
         first = False
         yield b'{"type":"%s","object":%s}\n' % (kind.encode(), body)
 

@@ -47,8 +47,12 @@ def metadata(resource: Resource, obj: Obj) -> None:
     for number, owner in enumerate(meta.get("ownerReferences") or []):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
-                raise errors.invalid(resource, meta["name"], f"metadata.ownerReferences[{number}].{field}",
-                                     'Invalid value: "": must not be empty')  # fmt: skip
+                raise errors.invalid(
+                    resource,
+                    meta["name"],
+                    f"metadata.ownerReferences[{number}].{field}",
+                    'Invalid value: "": must not be empty',
+                )
     for finalizer in meta.get("finalizers") or []:
         _qualified(resource, meta["name"], "metadata.finalizers", finalizer)
 
@@ -59,8 +63,8 @@ def _name(resource: Resource, name: str) -> None:
         form = PATH_SEGMENT
     if not form.fullmatch(name):
         problem = (
-            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '
-            "'-' or '.', and must start and end with an alphanumeric character"
+            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case '
+            "alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character"
         )
         raise errors.invalid(resource, name, "metadata.name", problem)
     if len(name) > longest:
@@ -82,9 +86,11 @@ def _qualified(resource: Resource, name: str, field: str, key: str) -> None:
 def _label(resource: Resource, name: str, key: str, value: object) -> None:
     _qualified(resource, name, "metadata.labels", key)
     if not isinstance(value, str):
-        raise errors.bad_request(f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: "
-                                 f"json: cannot unmarshal {type(value).__name__} into Go struct field "
-                                 "ObjectMeta.metadata.labels of type string")  # fmt: skip
+        raise errors.bad_request(
+            f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: "
+            f"json: cannot unmarshal {type(value).__name__} into Go struct field "
+            "ObjectMeta.metadata.labels of type string"
+        )
     if len(value) > 63:
         raise errors.invalid(
             resource, name, "metadata.labels", f'Invalid value: "{value}": must be no more than 63 bytes'
@@ -102,8 +108,10 @@ def no_new_finalizers(resource: Resource, before: Obj, after: Obj) -> None:
     new = [f for f in after["metadata"].get("finalizers") or [] if f not in old]
     if new and "deletionTimestamp" in before["metadata"]:
         listed = ", ".join(f'"{f}"' for f in new)
-        problem = ("Forbidden: no new finalizers can be added if the object is being deleted, "
-                   f"found new finalizers []string{{{listed}}}")  # fmt: skip
+        problem = (
+            "Forbidden: no new finalizers can be added if the object is being deleted, "
+            f"found new finalizers []string{{{listed}}}"
+        )
         raise errors.invalid(resource, before["metadata"]["name"], "metadata.finalizers", problem)
 
 
@@ -164,9 +172,11 @@ def pod_change(before: Obj, after: Obj) -> None:
         problem = f"Invalid value: {asked}: must be less than or equal to previous value"
         raise errors.invalid(PODS, name, "spec.activeDeadlineSeconds", problem)
     if _fixed_part(old) != _fixed_part(new):
-        problem = ("Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
-                   "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`,"
-                   "`spec.terminationGracePeriodSeconds`")  # fmt: skip
+        problem = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`,"
+            "`spec.terminationGracePeriodSeconds`"
+        )
         raise errors.invalid(PODS, name, "spec", problem)
 
 
@@ -215,8 +225,12 @@ def _network_policy(obj: Obj) -> None:
     spec.setdefault("podSelector", {})
     spec.setdefault("policyTypes", ["Ingress"])
     if unknown := [kind for kind in spec["policyTypes"] if kind not in ("Ingress", "Egress")]:
-        raise errors.invalid(NETWORKPOLICIES, obj["metadata"]["name"], "spec.policyTypes[0]",
-                             f'Unsupported value: "{unknown[0]}": supported values: "Egress", "Ingress"')  # fmt: skip
+        raise errors.invalid(
+            NETWORKPOLICIES,
+            obj["metadata"]["name"],
+            "spec.policyTypes[0]",
+            f'Unsupported value: "{unknown[0]}": supported values: "Egress", "Ingress"',
+        )
 
 
 def _virtual_machine(obj: Obj) -> None:
@@ -241,8 +255,12 @@ def _guest(resource: Resource, name: str, field: str, spec: Obj) -> None:
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     for number, disk in enumerate((spec["domain"].get("devices") or {}).get("disks") or []):
         if disk.get("name") not in volumes:
-            raise errors.invalid(resource, name, f"{field}.domain.devices.disks[{number}].Name",
-                                 f"Invalid value: '{disk.get('name')}' not found in volumes")  # fmt: skip
+            raise errors.invalid(
+                resource,
+                name,
+                f"{field}.domain.devices.disks[{number}].Name",
+                f"Invalid value: '{disk.get('name')}' not found in volumes",
+            )
 
 
 def _claim(obj: Obj) -> None:

@@ -79,16 +79,35 @@ class Volumes:
             self._wait(volume, "CloneWithoutSource", why)
             return
         meta = volume.metadata
-        owner = {"apiVersion": DATAVOLUMES.api_version, "kind": DATAVOLUMES.kind, "name": volume.name,
-                 "uid": volume.uid, "controller": True, "blockOwnerDeletion": True}  # fmt: skip
-        asked = volume.object["spec"].get("storage") or volume.object["spec"].get("pvc") or {}
-        body = {"metadata": {"name": volume.name, "labels": {**(meta.get("labels") or {}), "app": "containerized-data-importer"},
-                             "ownerReferences": [owner]},
-                "spec": {"accessModes": ["ReadWriteOnce"], **asked}}  # fmt: skip
+        owner = {
+            "apiVersion": DATAVOLUMES.api_version,
+            "kind": DATAVOLUMES.kind,
+            "name": volume.name,
+            "uid": volume.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        body = {
+            "metadata": {
+                "name": volume.name,
+                "labels": {**(meta.get("labels") or {}), "app": "containerized-data-importer"},
+                "ownerReferences": [owner],
+            },
+            "spec": {"accessModes": ["ReadWriteOnce"], **self._asked(volume)},
+        }
         try:
             self.api.create(PVCS, volume.namespace, body)
         except errors.ApiError as error:
             self._wait(volume, "ErrExceededQuota" if "exceeded quota" in str(error) else "ErrClaimNotValid", str(error))
+
+    def _asked(self, volume: Entry) -> Obj:
+        """With `storage` the size may be left out: a copy is as large as its source (CDI pull request 2222)."""
+        spec = volume.object["spec"]
+        source = value(spec, "source", "pvc")
+        if "storage" not in spec or value(spec, "storage", "resources") or not source:
+            return spec.get("storage") or spec.get("pvc") or {}
+        claim = self.store.get(PVCS, source.get("namespace") or volume.namespace, source["name"])
+        return {**spec["storage"], "resources": claim.object["spec"]["resources"]} if claim else spec["storage"]
 
     def _no_source(self, volume: Entry) -> str:
         source = value(volume.object, "spec", "source", "pvc")
