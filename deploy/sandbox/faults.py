@@ -76,13 +76,14 @@ class Fault:
         """Is the call that was counted last among those that are hit?"""
         return self.matched >= (self.nth or 1) and (self.times is None or self.hits < self.times)
 
-    def made_up(self) -> tuple[int, bytes, str]:
-        """Status, body and content type of the answer."""
+    def made_up(self, name: str = "") -> tuple[int, bytes, str]:
+        """Status, body and content type of the answer; like a real refusal it names the object that was asked for."""
         status = self.status or 200
         body = self.body
         if body is None:
             reason = _REASONS.get(status, "")
-            body = ApiError(status, reason, f"the sandbox was told to answer {status}").status
+            said = f"the sandbox was told to answer {status}"
+            body = ApiError(status, reason, said, {"name": name}).status
         if isinstance(body, dict):
             return status, orjson.dumps(body), "application/json"
         raw = body.encode() if isinstance(body, str) else body

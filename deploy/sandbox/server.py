@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault.drop:
             return None
         if fault.answers:
-            answer = Answer(*fault.made_up())
+            answer = Answer(*fault.made_up(route.name if route else ""))
         if answer is not None:
             answer.headers.update(fault.headers)
         return answer
