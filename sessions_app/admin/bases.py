@@ -28,6 +28,8 @@ def now_of(request: HttpRequest) -> datetime:
 class ReadOnly(ModelAdmin):
     """To look at, for superusers too."""
 
+    change_form_template = "admin/labsite/read_only.html"
+
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         return False
 

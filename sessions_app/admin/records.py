@@ -14,7 +14,7 @@ from sessions_app.models import Deletion, ReapFailure, SessionEvent
 
 
 class OpenFilter(admin.SimpleListFilter):
-    title = _("open")
+    title = _("resolution")
     parameter_name = "open"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin) -> list[tuple[str, Any]]:
@@ -28,7 +28,7 @@ class OpenFilter(admin.SimpleListFilter):
 
 @admin.register(ReapFailure)
 class ReapFailureAdmin(ReadOnly):
-    list_display = ("subject", "direction", "first_seen", "count", "last_seen", "error", "its_session", "resolved_at")
+    list_display = ("subject", "error", "count", "first_seen", "last_seen", "its_session", "direction", "resolved_at")
     list_filter = (OpenFilter, "direction")
     list_select_related = ("session", "last_run")
     search_fields = ("subject", "error")

@@ -41,10 +41,11 @@ def _column(direction: Direction) -> Any:
 
 @admin.register(ReapRun)
 class ReapRunAdmin(ReadOnly):
+    change_form_template = "admin/labsite/run.html"
     list_display = (
-        *("__str__", "result", "trigger", "by", "started_at", "duration"),
+        *("__str__", "result", "started_at", "duration"),
         *(_column(direction) for direction in SWEPT),
-        "why_skipped",
+        *("why", "trigger", "by"),
     )
     list_filter = ("result", "trigger")
     list_select_related = ("by",)
@@ -60,14 +61,15 @@ class ReapRunAdmin(ReadOnly):
     def duration(self, run: ReapRun) -> str | None:
         return f"{(run.finished_at - run.started_at).total_seconds():.1f}" if run.finished_at else None
 
-    @admin.display(description=gettext_lazy("skipped, and why"))
-    def why_skipped(self, run: ReapRun) -> str | None:
+    @admin.display(description=gettext_lazy("what was skipped, and why"))
+    def why(self, run: ReapRun) -> str | None:
         """One reason often stops several directions."""
         reasons: dict[str, list[str]] = {}
         for direction in SWEPT:
             if direction in run.skipped:
                 reasons.setdefault(run.skipped[direction], []).append(str(direction.label))
-        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()) or None
+        skipped = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return "; ".join([run.message, *skipped] if run.message else skipped) or None
 
     # --- pages ---
 

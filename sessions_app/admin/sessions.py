@@ -17,11 +17,11 @@ from sessions_app.models.sessions import LabSessionQuerySet
 from sessions_app.templatetags.moments import clock
 
 
-class StateFilter(admin.SimpleListFilter):
+class SituationFilter(admin.SimpleListFilter):
     """The questions that are asked at night."""
 
-    title = gettext_lazy("question")
-    parameter_name = "question"
+    title = gettext_lazy("situation")
+    parameter_name = "situation"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin) -> list[tuple[str, Any]]:
         return [
@@ -49,8 +49,9 @@ class StateFilter(admin.SimpleListFilter):
 class LabSessionAdmin(ReadOnly):
     """Facts to look at, and two things to do. What the form could save would be an old deadline or an old state."""
 
-    list_display = ("name", "state", "time_left", "student", "lab_title", "kind", "started_at", "whereabouts")
-    list_filter = (StateFilter, "status", "kind", "end_reason", "lab")
+    change_form_template = "admin/labsite/session.html"
+    list_display = ("name", "state", "time_left", "student", "lab_title", "started_at", "whereabouts")
+    list_filter = (SituationFilter, "status", "kind", "end_reason", "lab")
     list_select_related = ("student",)
     search_fields = ("id", "nodes", "lab_title", "student__username", "student__first_name", "student__last_name")
     actions = ("end_now", "extend")
@@ -91,14 +92,14 @@ class LabSessionAdmin(ReadOnly):
         return f"{session.get_status_display()}: {reason}" if reason else session.get_status_display()
 
     @admin.display(description=gettext_lazy("remaining"), ordering="expires_at")
-    def time_left(self, session: Any) -> str | None:
-        return clock(session.remaining(session.now)) if session.is_open else None
+    def time_left(self, session: Any) -> str:
+        return clock(session.remaining(session.now)) if session.is_open else self.get_empty_value_display()
 
     @admin.display(description=gettext_lazy("in the cluster"), ordering="gone_at")
-    def whereabouts(self, session: Any) -> str | None:
+    def whereabouts(self, session: Any) -> str:
         """Accepted is not gone: what is closed may still be on its way out."""
         if not session.is_leaving:
-            return None
+            return self.get_empty_value_display()
         since = {"since": _moment(session.finished_at)}
         if not session.is_stuck(session.now):
             return _("leaving since %(since)s") % since

@@ -2,9 +2,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from sessions_app.models import Deletion, LabSession
+from sessions_app.models import Deletion, EndReason, LabSession, SessionEvent, Status
+
+What = SessionEvent.What
+BEFORE, DELETE, FAILURE, AFTER = range(4)  # what one sweep did bears one time: the order within it
 
 
 @dataclass(frozen=True)
@@ -12,33 +16,53 @@ class Line:
     at: datetime
     what: str
     detail: str
+    order: int
     by: Any = None
     run: int | None = None
 
 
 def story(session: LabSession) -> list[Line]:
     """What happened to a session, in order: its events, each deletion with its answer, each failure."""
-    return sorted([*_events(session), *_deletions(session), *_failures(session)], key=lambda line: line.at)
+    return sorted(
+        [*_events(session), *_deletions(session), *_failures(session)], key=lambda line: (line.at, line.order)
+    )
 
 
 def _events(session: LabSession) -> list[Line]:
     return [
-        Line(event.at, event.get_what_display(), event.detail, event.by, event.run_id)
+        Line(event.at, event.get_what_display(), _detail(event), _order(event), event.by, event.run_id)
         for event in session.events.select_related("by")
     ]
+
+
+def _order(event: SessionEvent) -> int:
+    return AFTER if event.what in (What.CLOSED, What.GONE, What.STUCK) else BEFORE
+
+
+def _detail(event: SessionEvent) -> str:
+    """Codes and times in words."""
+    if event.what == What.CLAIMED:
+        return str(EndReason(event.detail).label)
+    if event.what == What.CLOSED:
+        return str(Status(event.detail).label)
+    if event.what == What.EXTENDED:
+        return _("until %(end)s") % {"end": f"{localtime(datetime.fromisoformat(event.detail)):%Y-%m-%d %H:%M:%S}"}
+    return event.detail
 
 
 def _deletions(session: LabSession) -> list[Line]:
     rows = Deletion.objects.filter(session_label=str(session.pk)).select_related("by").order_by("pk")
     return [
-        Line(row.asked_at, _("delete"), f"{row}: {row.answer or _('no answer')}{_times(row)}", row.by, row.run_id)
+        Line(
+            row.asked_at, _("delete"), f"{row}: {row.answer or _('no answer')}{_times(row)}", DELETE, row.by, row.run_id
+        )
         for row in rows
     ]
 
 
 def _failures(session: LabSession) -> list[Line]:
     return [
-        Line(row.first_seen, _("failure"), f"{row.error}{_times(row)}", run=row.last_run_id)
+        Line(row.first_seen, _("failure"), f"{row.error}{_times(row)}", FAILURE, run=row.last_run_id)
         for row in session.failures.order_by("pk")
     ]
 
