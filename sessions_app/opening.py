@@ -20,7 +20,9 @@ from sessions_app.models.sessions import names_of
 log = structlog.get_logger(__name__)
 
 WATCH_EVERY_SECONDS = 2.0
-WATCH_SECONDS = 40.0  # of one task, under its timeout of 50
+WATCH_SECONDS = 25.0  # of one task; with the last look it stays under the task's timeout of 50
+LOOK_SECONDS = 15.0
+CREATE_SECONDS = 40.0
 
 
 class NotNow(Exception):
@@ -123,7 +125,7 @@ def create_machines(session: LabSession, now: datetime) -> None:
     if session.status != Status.PROVISIONING or session.environment != settings.LABSITE_ENVIRONMENT:
         return
     try:
-        cluster = connect()
+        cluster = connect(budget=CREATE_SECONDS)
         for build in _plan(session, now):
             if not _wanted(session):
                 break
@@ -244,7 +246,7 @@ def _starting() -> Any:
 
 def bring_up(now: datetime) -> None:
     """One look: what is ready runs, what cannot start is closed with the cluster's reason."""
-    cluster = connect()
+    cluster = connect(budget=LOOK_SECONDS)
     for namespace in {session.namespace for session in _starting()}:
         before = list(_starting().filter(namespace=namespace))
         try:

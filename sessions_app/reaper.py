@@ -27,6 +27,7 @@ from sessions_app.models import (
     Status,
     Trigger,
 )
+from sessions_app.models.sessions import names_of
 
 log = structlog.get_logger(__name__)
 
@@ -144,9 +145,9 @@ class Sweep:
         self.leaving(inventory)
 
     def handle(
-        self, direction: str, subject: object, why: str, work: Callable[[], object], session: LabSession | None = None
+        self, direction: str, subject: object, why: str, work: Callable[[], bool], session: LabSession | None = None
     ) -> None:
-        """One item. Whatever goes wrong with it is counted, recorded and passed over."""
+        """One item; `work` says whether it was still to be done. Whatever goes wrong is recorded and passed over."""
         self.run.count(direction, "found")
         self.run.plan.append({"direction": str(direction), "subject": str(subject), "why": why})
         if self.dry_run or self.stopped:
@@ -155,14 +156,12 @@ class Sweep:
             self.stopped = _("The time for one sweep was over; the rest comes first in the next one.")
             return
         try:
-            work()
+            if work():
+                self.run.count(direction, "done")
         except DatabaseError:
             raise  # nothing can be recorded: the sweep ends
         except Exception as error:  # noqa: BLE001  (isolation: one item never ends a sweep; it is on record)
             self.failed(direction, subject, error, session)
-        else:
-            self.run.count(direction, "done")
-            ReapFailure.resolve(direction, str(subject), self.now)
 
     def failed(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
         known = isinstance(error, ClusterError | closing.Unclosed | closing.Foreign)
@@ -172,6 +171,11 @@ class Sweep:
         ReapFailure.record(direction, str(subject), text, self.now, session=session, run=self.run)
         if isinstance(error, Throttled):
             self.stopped = _("The cluster asked to be left alone: %(error)s") % {"error": text}
+
+    def settle(self, direction: str) -> None:
+        """What failed before and not in this sweep is over: done now, or by somebody else."""
+        if not (self.dry_run or self.stopped or direction in self.run.skipped):
+            ReapFailure.resolve_others(direction, self.run, self.now)
 
     def act(self, direction: str, why: str) -> closing.Act:
         return closing.Act(self.cluster, self.now, direction, why, self.run, self.run.by, self.marker_read)
@@ -184,16 +188,18 @@ class Sweep:
             why = session.get_end_reason_display() or _("the time was up at %(end)s") % {
                 "end": _iso(session.expires_at)
             }
-            self.handle(Direction.EXPIRED, session, why, partial(self.close, session, Direction.EXPIRED, why), session)
+            self.handle(Direction.EXPIRED, session, why, partial(self.close, session, why), session)
+        self.settle(Direction.EXPIRED)
 
-    def close(self, session: LabSession, direction: str, why: str) -> None:
+    def close(self, session: LabSession, why: str) -> bool:
         """Claims a due row, unless an extension committed first, and takes its machines back."""
-        if session.is_open:
-            if session.remaining(self.now):
-                return
-            if not session.claim(EndReason.TIME_UP, self.now, run=self.run, expires_at__lte=self.now):
-                return
-        closing.take_back(session, self.act(direction, why))
+        if session.is_open and (
+            session.remaining(self.now)
+            or not session.claim(EndReason.TIME_UP, self.now, run=self.run, expires_at__lte=self.now)
+        ):
+            return False
+        closing.take_back(session, self.act(Direction.EXPIRED, why))
+        return True
 
     # --- 2. inventory ---
 
@@ -216,10 +222,8 @@ class Sweep:
                 for direction in (Direction.ORPHANS, Direction.GHOSTS, Direction.LEAVING):
                     self.run.skip(direction, reason)
         if settings.LAB_VM_NAMESPACE in known:
-            self.run.machines_elsewhere = sum(
-                thing.kind == "VirtualMachine" and not labels.is_ours(thing.labels, settings.LABSITE_ENVIRONMENT)
-                for thing in known[settings.LAB_VM_NAMESPACE]
-            )
+            machines = {thing.name for thing in known[settings.LAB_VM_NAMESPACE] if thing.kind == "VirtualMachine"}
+            self.run.machines_elsewhere = len(machines - names_of(LabSession.objects.ours().holding_machines()))
         return known
 
     # --- 3. orphans ---
@@ -244,6 +248,8 @@ class Sweep:
             if not self.confirmed or thing.uid in self.confirmed:
                 why = stories.get(labels.session_of(thing.labels), _("no session of this site owns it"))
                 self.handle(Direction.ORPHANS, thing, why, partial(self.remove, thing, why))
+        self.forgotten_secrets({str(thing) for thing in orphans})
+        self.settle(Direction.ORPHANS)
 
     def brake(self, orphans: list[Thing], ours: list[Thing]) -> bool:
         """More than three sessions and more than half of all: a person confirms exactly what is shown."""
@@ -259,15 +265,32 @@ class Sweep:
         self.run.skip(Direction.ORPHANS, reason % {"orphans": len(sessions), "all": len(everything)})
         return True
 
-    def remove(self, thing: Thing, why: str) -> None:
+    def remove(self, thing: Thing, why: str) -> bool:
         """The row is read once more right before: a session that has appeared meanwhile keeps its machine."""
         session = labels.session_of(thing.labels)
         if session and LabSession.objects.ours().live().filter(pk=session).exists():
-            return
+            return False
         act, label = self.act(Direction.ORPHANS, why), thing.labels.get(labels.SESSION, "")
         closing.delete(act, thing.kind, thing.namespace, thing.name, thing.uid, label)
         if thing.kind == "VirtualMachine":
             closing.delete(act, "Secret", thing.namespace, labels.secret_name(thing.name), None, label)
+        return True
+
+    def forgotten_secrets(self, seen: set[str]) -> None:
+        """Machines whose removal failed half-way: those that are not seen any more may have left their Secret."""
+        for subject in ReapFailure.objects.open(Direction.ORPHANS).values_list("subject", flat=True).distinct():
+            kind, _slash, name = subject.partition("/")
+            if kind == "VirtualMachine" and subject not in seen:
+                why = _("its machine was removed before")
+                self.handle(Direction.ORPHANS, subject, why, partial(self.remove_secret, name, why))
+
+    def remove_secret(self, machine: str, why: str) -> bool:
+        found = self.cluster.get("VirtualMachine", settings.LAB_VM_NAMESPACE, machine)
+        if found and not found.leaving:
+            return False
+        secret = labels.secret_name(machine)
+        closing.delete(self.act(Direction.ORPHANS, why), "Secret", settings.LAB_VM_NAMESPACE, secret, None, "")
+        return True
 
     # --- 4. ghosts ---
 
@@ -285,15 +308,18 @@ class Sweep:
                 self.handle(Direction.GHOSTS, session, state.why, work, session)
             elif state.missing != session.missing_nodes and not self.dry_run:
                 session.note_missing(state.missing, self.now, run=self.run)
+        self.settle(Direction.GHOSTS)
 
-    def bury(self, session: LabSession, state: machines.State, verdict: EndReason) -> None:
+    def bury(self, session: LabSession, state: machines.State, verdict: EndReason) -> bool:
         """Absence is confirmed by asking for each object; then it is closed like any other session."""
         for node in state.missing if session.status == Status.RUNNING else ():
             found = self.cluster.get(machines.MACHINE[session.kind], session.namespace, node)
             if found and machines.belongs(found, session):
-                return
-        if session.claim(verdict, self.now, run=self.run, detail=state.why, status=session.status):
-            closing.take_back(session, self.act(Direction.GHOSTS, state.why))
+                return False
+        if not session.claim(verdict, self.now, run=self.run, detail=state.why, status=session.status):
+            return False
+        closing.take_back(session, self.act(Direction.GHOSTS, state.why))
+        return True
 
     # --- 5. leaving ---
 

@@ -21,7 +21,9 @@ def sweep() -> str:
 
 def create(session: str) -> None:
     opening.create_machines(LabSession.objects.get(pk=session), database_now())
-    watch()
+    async_task(
+        "sessions_app.tasks.watch", cluster="jobs"
+    )  # a task of its own: both together would outlast one's timeout
 
 
 def watch() -> None:

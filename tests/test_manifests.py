@@ -63,7 +63,10 @@ def test_virtual_machine_from_a_container_disk():
                     "networks": [{"name": "default", "pod": {}}],
                     "volumes": [
                         {"name": "root", "containerDisk": {"image": "registry/lab:1"}},
-                        {"name": "cloudinit", "cloudInitNoCloud": {"secretRef": {"name": "lab-0123456789ab-cloudinit"}}},
+                        {
+                            "name": "cloudinit",
+                            "cloudInitNoCloud": {"secretRef": {"name": "lab-0123456789ab-cloudinit"}},
+                        },
                     ],
                 },
             },
@@ -138,7 +141,12 @@ def test_service_and_policy_of_a_group():
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata,
-        "spec": {**same, "policyTypes": ["Ingress", "Egress"], "ingress": [{"from": [same]}], "egress": [{"to": [same]}]},
+        "spec": {
+            **same,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [same]}],
+            "egress": [{"to": [same]}],
+        },
     }
 
 

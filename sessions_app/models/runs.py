@@ -120,6 +120,11 @@ class ReapRun(models.Model):
             self.save()
 
 
+class ReapFailureQuerySet(models.QuerySet["ReapFailure"]):
+    def open(self, direction: str) -> "ReapFailureQuerySet":
+        return self.filter(direction=direction, resolved_at=None)
+
+
 class ReapFailure(models.Model):
     """What went wrong with one thing: repeated identical failures are one row with a count."""
 
@@ -136,6 +141,8 @@ class ReapFailure(models.Model):
         ReapRun, null=True, on_delete=models.SET_NULL, related_name="failures", verbose_name=_("last run")
     )
     resolved_at = models.DateTimeField(_("resolved"), null=True)
+
+    objects = ReapFailureQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("failure")
@@ -155,7 +162,7 @@ class ReapFailure(models.Model):
         cls, direction: str, subject: str, error: str, now: datetime, *, session: Any = None, run: Any = None
     ) -> None:
         subject, error = subject[:400], error[:2000]
-        same = cls.objects.filter(direction=direction, subject=subject, error=error, resolved_at=None)
+        same = cls.objects.open(direction).filter(subject=subject, error=error)
         if not same.update(count=F("count") + 1, last_seen=now, last_run=run):
             cls.objects.create(
                 direction=direction,
@@ -168,8 +175,9 @@ class ReapFailure(models.Model):
             )
 
     @classmethod
-    def resolve(cls, direction: str, subject: str, now: datetime) -> None:
-        cls.objects.filter(direction=direction, subject=subject[:400], resolved_at=None).update(resolved_at=now)
+    def resolve_others(cls, direction: str, run: ReapRun, now: datetime) -> None:
+        """What did not fail again in this run is resolved."""
+        cls.objects.open(direction).exclude(last_run=run).update(resolved_at=now)
 
 
 class Deletion(models.Model):
