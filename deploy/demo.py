@@ -18,6 +18,7 @@ from deploy.postgres import ROOT, Postgres, PostgresError
 from deploy.supervisor import Program, Supervisor
 
 HOST = "127.0.0.1"  # with passwords that everybody knows: for this machine only
+GOLDEN_PVC = "ubuntu-24-04"  # the master disk of a lab in seed.py
 LATEST_END_IN_LIFETIMES = 3
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
 BANNER = """
@@ -117,7 +118,7 @@ def _prepare_database() -> None:
 
 def _programs(options: argparse.Namespace) -> list[Program]:
     sandbox = [sys.executable, "-m", "deploy.sandbox", "--port", str(options.sandbox_port)]
-    sandbox += ["--namespace", "labsite-vms", "--namespace", "labsite-pods"]
+    sandbox += ["--namespace=labsite-vms", "--namespace=labsite-pods", f"--golden=labsite-vms/{GOLDEN_PVC}"]
     web = [sys.executable, "-m", "gunicorn", "labsite.wsgi", "--bind", f"{HOST}:{options.port}", "--log-level=warning"]
     web += ["--worker-class=gthread", "--workers=2", "--threads=4"]
     return [

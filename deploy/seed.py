@@ -6,6 +6,7 @@ from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from deploy.demo import GOLDEN_PVC
 from sessions_app.models import Kind, Lab
 
 PASSWORD = "demo"  # noqa: S105 - a demo on loopback; the page that prints it says so
@@ -59,7 +60,7 @@ LABS: list[dict[str, Any]] = [
         "title": "A web server from scratch",
         "summary": "One virtual machine, root, and an empty port 80.",
         "kind": Kind.VM,
-        "image": "quay.io/containerdisks/ubuntu:24.04",
+        "golden_pvc": GOLDEN_PVC,
         "cloud_init": GRADED_CLOUD_INIT,
         "instructions": "Log in to your machine:\n\n    virtctl -n {{ namespace }} ssh student@vm/{{ node }}\n\n"
         "Install a web server, let it start by itself, then run `grade` to report what you reached.",

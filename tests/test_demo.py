@@ -73,18 +73,38 @@ def demo(ports: tuple[int, int], directory: Path) -> Iterator[str]:
         assert process.wait(15) == 0, output.read_text()[-4000:]
 
 
-def log_in(site: str, username: str) -> str:
-    """Through the page's form, as a browser does; what is answered is the address one is led to."""
-    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-    page = browser.open(site + reverse("login")).read().decode()
-    token = CSRF_FIELD.search(page)
-    assert token, page
-    form = {"csrfmiddlewaretoken": token[1], "username": username, "password": "demo"}
-    answer = browser.open(site + reverse("login"), urllib.parse.urlencode(form).encode())
-    return str(answer.geturl())
+class Browser:
+    """Opens pages and sends their forms, as one without JavaScript does."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+
+    def read(self, path: str) -> str:
+        with self._opener.open(self.site + path) as answer:
+            return str(answer.read().decode())
+
+    def send(self, page: str, path: str, **fields: str) -> str:
+        """Sends a form that stands on a page; what comes back is the path one is led to."""
+        token = CSRF_FIELD.search(self.read(page))
+        assert token, page
+        form = urllib.parse.urlencode({"csrfmiddlewaretoken": token[1], **fields})
+        with self._opener.open(self.site + path, form.encode()) as answer:
+            return str(answer.geturl()).removeprefix(self.site)
+
+    def log_in(self, username: str) -> str:
+        return self.send(reverse("login"), reverse("login"), username=username, password="demo")
 
 
-def test_demo_starts_lets_people_in_ends_and_keeps_its_data(
+def wait_for(database: Postgres, question: str, expected: str) -> None:
+    deadline = time.monotonic() + 30
+    with psycopg.connect(database.url(), autocommit=True) as connection:
+        while (found := connection.execute(question).fetchone()) != (expected,):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+
+
+def test_demo_starts_lends_machines_ends_and_keeps_its_data(
     ports: tuple[int, int], directory: Path, marker: str, running_with: Callable[[str], list[str]]
 ) -> None:
     site = f"http://127.0.0.1:{ports[0]}"
@@ -93,16 +113,17 @@ def test_demo_starts_lets_people_in_ends_and_keeps_its_data(
     with demo(ports, directory) as banner:
         assert f"{site}/admin/" in banner
         assert f"kubectl --server=http://127.0.0.1:{ports[1]} get" in banner
-        assert log_in(site, "student1") == site + reverse("labs")
         for name in ("gunicorn", "qcluster", "deploy.sandbox", "postgres"):
             assert any(name in process for process in running_with(marker)), name
-        with psycopg.connect(database.url()) as connection:
-            connection.execute("UPDATE auth_user SET first_name = 'Kept' WHERE username = 'student1'")
+        for lab, student in enumerate(("student1", "student2", "student3"), start=1):
+            browser = Browser(site)
+            assert browser.log_in(student) == reverse("labs")
+            assert browser.send(reverse("labs"), reverse("open", args=[lab])).startswith("/sessions/")
+        wait_for(database, "SELECT string_agg(status, ' ') FROM sessions_app_labsession", "running running running")
     assert running_with(marker) == []
 
-    with demo(ports, directory), psycopg.connect(database.url()) as connection:
-        found = connection.execute("SELECT first_name FROM auth_user WHERE username = 'student1'").fetchall()
-    assert found == [("Kept",)]
+    with demo(ports, directory):
+        wait_for(database, "SELECT count(*)::text FROM sessions_app_labsession", "3")
     assert running_with(marker) == []
 
 
