@@ -43,9 +43,9 @@ def _column(direction: Direction) -> Any:
 class ReapRunAdmin(ReadOnly):
     change_form_template = "admin/labsite/run.html"
     list_display = (
-        *("__str__", "result", "started_at", "duration"),
+        *("__str__", "result", "why", "started_at", "duration"),
         *(_column(direction) for direction in SWEPT),
-        *("why", "trigger", "by"),
+        *("trigger", "by"),
     )
     list_filter = ("result", "trigger")
     list_select_related = ("by",)

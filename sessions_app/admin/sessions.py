@@ -50,7 +50,7 @@ class LabSessionAdmin(ReadOnly):
     """Facts to look at, and two things to do. What the form could save would be an old deadline or an old state."""
 
     change_form_template = "admin/labsite/session.html"
-    list_display = ("name", "state", "time_left", "student", "lab_title", "started_at", "whereabouts")
+    list_display = ("name", "state", "time_left", "whereabouts", "student", "lab_title", "started_at")
     list_filter = (SituationFilter, "status", "kind", "end_reason", "lab")
     list_select_related = ("student",)
     search_fields = ("id", "nodes", "lab_title", "student__username", "student__first_name", "student__last_name")
