@@ -50,7 +50,9 @@ def iso_duration(duration: timedelta) -> str:
 
 @register.filter
 def spoken(duration: timedelta) -> str:
-    """`3 hours`, `1 hour 30 minutes`, `40 minutes`; seconds only below two minutes."""
+    """`3 hours`, `1 hour 30 minutes`, `40 minutes`: to the nearest minute, and to the second below two minutes."""
+    if duration >= timedelta(minutes=2):
+        duration = timedelta(minutes=round(duration / timedelta(minutes=1)))
     hours, minutes, seconds = _parts(duration)
     if not hours and minutes < 2 and seconds:
         total = minutes * 60 + seconds

@@ -52,7 +52,7 @@ def extend(request: StudentRequest, session: UUID) -> HttpResponse:
     elif not row.is_open or not row.remaining(now):
         messages.warning(request, _("This session is over: it was not extended."))
     else:
-        messages.info(request, _("Nothing to gain yet: the session already ends as late as it can now."))
+        messages.info(request, _("Not extended: it already ends as late as it can."))
     return redirect("session", session=row.pk)
 
 
