@@ -18,7 +18,7 @@ from django.urls import reverse
 from django_q.models import Failure, OrmQ, Schedule, Success, Task
 from helpers import a_lab, a_machine, a_student, deletes, expire, left_of, opened, running, statuses, sweep
 
-from sessions_app import closing, labels, locks, tasks
+from sessions_app import labels, locks, tasks
 from sessions_app.admin import background
 from sessions_app.models import (
     Deletion,
@@ -772,12 +772,3 @@ def test_pages_need_nothing_inline(admin_client):
 
         assert "'unsafe-inline'" not in response.headers["Content-Security-Policy"]
         assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", page), url
-
-
-def test_ending_through_the_function_is_what_the_action_calls(cluster):
-    """The row and its job, both or neither: the action adds nothing of its own."""
-    session = running(cluster)
-
-    assert closing.end(session, EndReason.STAFF, database_now(), by=session.student)
-    assert not closing.end(session, EndReason.STAFF, database_now(), by=session.student)
-    assert OrmQ.objects.count() == 1
