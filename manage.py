@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import execute_from_command_line
 
 
@@ -22,8 +23,14 @@ def database() -> AbstractContextManager[None]:
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "labsite.settings")
     environ.Env.read_env(Path(__file__).resolve().parent / ".env")  # as the settings do, which come too late for this
-    with database():
-        execute_from_command_line(sys.argv)
+    try:
+        with database():
+            execute_from_command_line(sys.argv)
+    except (
+        ImproperlyConfigured
+    ) as error:  # a person must set something: one line, and not the status of a failed command
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(2)
 
 
 if __name__ == "__main__":

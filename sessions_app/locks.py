@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
+from psycopg.errors import LockNotAvailable
 
 SWEEP, WATCH, ADMISSION, SCHEDULE = range(0x1AB51, 0x1AB55)
 
@@ -24,7 +25,16 @@ def held(lock: int) -> Iterator[bool]:
         own.close()
 
 
+class Taken(Exception):
+    """Somebody else holds the lock, and did for as long as we may wait."""
+
+
 def wait_in_transaction(lock: int) -> None:
-    """Waits for the lock (`lock_timeout` at the most) and keeps it until the transaction ends."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
+    """Waits for the lock (`lock_timeout` at the most, then Taken) and keeps it until the transaction ends."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
+    except OperationalError as error:
+        if isinstance(error.__cause__, LockNotAvailable):
+            raise Taken from error
+        raise

@@ -46,6 +46,8 @@ def open_session(student: Any, lab: Lab, now: datetime) -> LabSession:
                 return existing
             _admit(lab, listed)
             return _new_session(student, lab, now)
+    except locks.Taken:
+        raise NotNow(_("Many sessions are being opened at the moment. Try again in a few seconds.")) from None
     except IntegrityError:  # the constraint saw another one first
         if existing := live_session(student):
             return existing
@@ -90,7 +92,7 @@ def _admit(lab: Lab, listed: set[str] | None) -> None:
 
 
 def seats_free() -> int:
-    """For pages, from rows alone: ours, and other installations' machines as the last sweep counted them."""
+    """For pages, from rows alone: ours, and the machines of no session here as the last sweep counted them."""
     ours = len(names_of(LabSession.objects.ours().holding_machines()))
     elsewhere = ReapRun.objects.exclude(machines_elsewhere=None).values_list("machines_elsewhere", flat=True).first()
     free: int = settings.LAB_VM_SEATS - ours - (elsewhere or 0)
@@ -215,7 +217,7 @@ def user_data(session: LabSession, lab: Lab, node: str) -> str:
             "node": node,
             "session": session.name,
             "nodes": " ".join(session.nodes),
-            "ssh_public_key": key.public_key.strip() if key else "",
+            "ssh_public_key": " ".join(key.public_key.split()[:2]) if key else "",  # the comment may be no YAML
             "grading_url": f"{settings.LABSITE_URL.rstrip('/')}/grading/",
             "grading_token": session.grading_token,
         },

@@ -3,10 +3,12 @@
 import base64
 
 import pytest
+import yaml
+from django.db import connection, connections
 from django_q.models import OrmQ
 from helpers import a_lab, a_machine, a_student, deletes, expire, left_of, opened, run_jobs, running, sweep
 
-from sessions_app import labels, opening
+from sessions_app import labels, locks, opening
 from sessions_app.models import EndReason, Kind, LabSession, ReapRun, SessionEvent, Status, StudentKey, database_now
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +34,7 @@ def test_vm_session_runs_with_its_secret_owned_by_the_machine(cluster, settings)
     secret = cluster.get("Secret", settings.LAB_VM_NAMESPACE, f"{name}-cloudinit")
     vm = cluster.get("VirtualMachine", settings.LAB_VM_NAMESPACE, name)
     data = base64.b64decode(secret["data"]["userdata"]).decode()
-    assert KEY in data
+    assert KEY.removesuffix(" student") in data
     assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [vm["metadata"]["uid"]]
     assert session.uids == {
         f"VirtualMachine/{name}": vm["metadata"]["uid"],
@@ -278,3 +280,36 @@ def test_quota_that_refuses_the_launcher_fails_the_session_with_its_words(cluste
     assert (session.status, session.end_reason) == (Status.FAILED, EndReason.NEVER_READY)
     assert "exceeded quota: memory" in session.end_detail
     assert left_of(cluster, session) == []
+
+
+@pytest.mark.parametrize("comment", ["me@home: work", "# x", '"quoted"', ""])
+def test_comment_of_a_key_cannot_break_the_cloud_config(cluster, comment):
+    student = a_student()
+    StudentKey.objects.create(student=student, public_key=f"{KEY} {comment}")
+    session = opened(student=student)
+
+    data = yaml.safe_load(opening.user_data(session, session.lab, session.name))
+
+    assert data["users"][0]["ssh_authorized_keys"] == [KEY.removesuffix(" student")]
+
+
+def test_student_without_a_key_gets_a_readable_cloud_config(cluster):
+    session = opened()
+
+    assert yaml.safe_load(opening.user_data(session, session.lab, session.name))["users"][0]["ssh_authorized_keys"] == [
+        ""
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_long_queue_of_openers_gets_a_friendly_answer(cluster):
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = 100")
+        other = connections["default"].copy()
+        with other.cursor() as holder:
+            holder.execute("SELECT pg_advisory_lock(%s)", [locks.ADMISSION])
+            with pytest.raises(opening.NotNow, match="Try again in a few seconds"):
+                opened()
+        other.close()
+        cursor.execute("SET lock_timeout = 5000")
+    assert not LabSession.objects.exists()

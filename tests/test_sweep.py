@@ -83,7 +83,7 @@ def test_row_is_closed_only_after_every_delete_was_accepted(cluster):
 )
 def test_failed_delete_is_taken_up_again(cluster, settings, fault):
     """C18, C53"""
-    settings.LAB_API_TIMEOUT_SECONDS = 0.3
+    settings.LAB_API_TIMEOUT_SECONDS = 1
     session = running(cluster)
     cluster.fail("delete", "virtualmachines", times=1, **fault)
     expire(session)

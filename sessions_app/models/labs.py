@@ -23,7 +23,7 @@ users:
     sudo: ALL=(ALL) NOPASSWD:ALL
     shell: /bin/bash
     ssh_authorized_keys:
-      - {{ ssh_public_key }}
+      - "{{ ssh_public_key }}"
 """
 
 

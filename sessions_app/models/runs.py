@@ -80,7 +80,7 @@ class ReapRun(models.Model):
     )
     plan = models.JSONField(_("what it did or would do"), default=list)
     machines_elsewhere = models.PositiveIntegerField(
-        _("machines of other installations"), null=True, help_text=_("In the VM namespace, when last counted.")
+        _("machines elsewhere"), null=True, help_text=_("In the VM namespace, held by no session of this site.")
     )
 
     objects = ReapRunQuerySet.as_manager()
@@ -112,6 +112,11 @@ class ReapRun(models.Model):
 
     def skip(self, direction: str, reason: str) -> None:
         self.skipped[direction] = reason
+
+    def show(self) -> None:
+        """For whoever watches the run's page."""
+        if self.pk:
+            self.save(update_fields=("counts", "skipped", "plan"))
 
     def end(self, result: str, now: datetime, message: str = "") -> None:
         self.result, self.finished_at = result, now

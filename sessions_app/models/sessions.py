@@ -236,8 +236,14 @@ class LabSession(models.Model):
         return max(self.expires_at - now, timedelta(0))
 
     def extended_end(self, now: datetime) -> datetime:
-        """Where an extension at `now` would put the end: never earlier than it is, never past the latest end."""
-        return max(self.expires_at, min(now + settings.LAB_LIFETIME, self.latest_end))
+        """Where an extension at `now` would put the end: never earlier than it is, never past the latest end.
+
+        Less than a minute's gain (of a lifetime of 60) is none, so that five clicks in ten seconds are one extension;
+        the last seconds up to the latest end can always be had.
+        """
+        end = min(now + settings.LAB_LIFETIME, self.latest_end)
+        gained = end - self.expires_at >= settings.LAB_LIFETIME / 60 or end == self.latest_end
+        return end if gained and end > self.expires_at else self.expires_at
 
     def can_extend(self, now: datetime) -> bool:
         return self.is_open and bool(self.remaining(now)) and self.extended_end(now) > self.expires_at
@@ -251,7 +257,8 @@ class LabSession(models.Model):
         with transaction.atomic():
             extended = (
                 type(self)
-                .objects.filter(pk=self.pk, status__in=OPEN, expires_at__gt=now, expires_at__lt=end)
+                .objects.ours()
+                .filter(pk=self.pk, status__in=OPEN, expires_at__gt=now, expires_at__lt=end)
                 .update(expires_at=end)
             )
             if extended:
@@ -299,7 +306,8 @@ class LabSession(models.Model):
         with transaction.atomic():
             claimed = (
                 type(self)
-                .objects.filter(pk=self.pk, status__in=OPEN, **still)
+                .objects.ours()
+                .filter(pk=self.pk, status__in=OPEN, **still)
                 .update(
                     status=Status.ENDING,
                     end_reason=reason,
