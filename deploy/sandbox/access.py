@@ -18,7 +18,35 @@ class User:
     groups: tuple[str, ...] = ()
 
 
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 ADMIN = User("kubernetes-admin", (MASTERS, "system:authenticated"))
+
+
+# The two of Kubernetes' own roles that matter here.
+_RBAC = "rbac.authorization.k8s.io"
+BUILT_IN: tuple[Obj, ...] = (
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "cluster-admin"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
+    },
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "system:basic-user"},
+        "rules": [
+            {"apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectaccessreviews"], "verbs": ["create"]}
+        ],
+    },
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "system:basic-user"},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "system:basic-user"},
+        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": "system:authenticated"}],
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +95,8 @@ class Access:
             return found
         if self._open:
             return ADMIN
+        if not authorization:
+            return ANONYMOUS
         raise errors.unauthorized()
 
     def check(self, user: User, action: Action, resource: Resource) -> None:

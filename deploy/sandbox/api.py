@@ -169,8 +169,9 @@ class Api:
         """Store a changed object: nothing if nothing changed, gone if it was only waiting for its finalizers."""
         resource, meta = before.resource, after["metadata"]
         meta["resourceVersion"] = before.metadata["resourceVersion"]
-        if not meta.get("finalizers"):
-            meta.pop("finalizers", None)
+        for field in ("finalizers", "ownerReferences"):
+            if not meta.get(field):
+                meta.pop(field, None)
         if after == before.object:
             return before
         if resource.generation and _counted(after) != _counted(before.object):

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from . import control, resources, scheduler, selection
-from .access import ADMIN, Access, User, service_account
+from .access import ADMIN, BUILT_IN, Access, User, service_account
 from .api import Api, random_suffix
 from .clock import Clock
 from .endpoints import Answer, Call, Endpoints
@@ -89,6 +89,8 @@ class Sandbox:
             controller.observe(change, delay)
 
     def _furnish(self) -> None:
+        for body in BUILT_IN:
+            self.create(body)
         for name in self._namespaces:
             self.namespace(name)
         for name, size in self._nodes.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field
 import orjson
 
 from . import discovery, errors, listing, routes, tables
-from .access import Access, Action, User, service_account
+from .access import ANONYMOUS, Access, Action, User, service_account
 from .api import Api
 from .resources import ACCESSREVIEWS, PODS, SERVICEACCOUNTS, Obj
 from .routes import Route
 from .store import Entry, value
+
+log = logging.getLogger(__name__)
 
 JSON = "application/json"
 
@@ -82,17 +85,24 @@ class Endpoints:
             user = self.access.user(call.authorization)
             call.user = user.name
             if route is None:
-                return self._elsewhere(call)
+                return self._elsewhere(call, user)
             action = route.action(call.query)
             with self.store.lock:
                 self.access.check(user, action, route.resource)
             return self._resource(call, route, user)
         except errors.ApiError as error:
             return of_json(error.status, error.code)
+        except Exception:
+            log.exception("the sandbox failed at %s %s", call.method, call.path)
+            broken = errors.ApiError(500, "InternalError", "an error of the sandbox itself; see its log")
+            return of_json(broken.status, broken.code)
 
-    def _elsewhere(self, call: Call) -> Answer:
+    def _elsewhere(self, call: Call, user: User) -> Answer:
         if call.path in ("/healthz", "/livez", "/readyz"):
             return Answer(200, b"ok", "text/plain; charset=utf-8")
+        if user is ANONYMOUS and call.path != "/version":
+            refused = f'forbidden: User "{user.name}" cannot {call.method.lower()} path "{call.path}"'
+            raise errors.ApiError(403, "Forbidden", refused)
         routes.parse(call.method, call.path, call.query)  # a known path under a wrong method is 405, not 404
         found = discovery.answer(call.path.rstrip("/"))
         return of_json(found) if found is not None else page_not_found()
@@ -111,7 +121,10 @@ class Endpoints:
         return Answer(200, tables.rendered_list(route.resource, page, call.accept))
 
     def _watch(self, call: Call, route: Route) -> Answer:
-        listing.select(route.resource, call.query)  # a bad selector is refused before the stream begins
+        # What is wrong with the question is said before the stream begins.
+        listing.select(route.resource, call.query)
+        for name in ("resourceVersion", "timeoutSeconds"):
+            listing.number(call.query, name)
         watch = listing.Watch(self.store, route.resource, route.namespace, call.query, self.stopped)
         return Answer(200, b"", stream=tables.rendered_events(watch.events(), call.accept))
 

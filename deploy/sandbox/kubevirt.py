@@ -15,7 +15,8 @@ from .kubelet import Kubelet, Timing
 from .launcher import FINALIZER, is_owned_by, owner_reference, pod_object, run_strategy, vmi_object
 from .loop import Loop
 from .quota import FINAL
-from .resources import DATAVOLUMES, PODS, QUOTAS, VMIS, VMS, Obj
+from .resources import DATAVOLUMES, PODS, PVCS, QUOTAS, VMIS, VMS, Obj
+from .scheduler import claims
 from .statuses import Recorder, condition, drop_condition, set_condition
 from .store import Change, Entry, value
 
@@ -47,7 +48,7 @@ class Machines:
         if vm is None:
             return
         vmi = self.store.get(VMIS, namespace, name)
-        vmi = vmi if is_owned_by(vmi, vm) else None
+        vmi = vmi if is_owned_by(vmi, vm) else None  # one of a VM that had this name before has to go first
         if vm.leaving:
             self._leave(vm, vmi)
             return
@@ -169,8 +170,13 @@ def _printable(strategy: str, vmi: Entry | None, failure: Obj | None) -> str:
         return "Stopping"
     if phase == "Running":
         return "Running"
-    scheduled = condition(vmi, "PodScheduled")
-    return "ErrorUnschedulable" if scheduled and scheduled["status"] == "False" else "Starting"
+    return _obstacle(vmi) or "Starting"
+
+
+def _obstacle(vmi: Entry) -> str:
+    if (condition(vmi, "Synchronized") or {}).get("reason") == "FailedPvcNotFound":
+        return "ErrorPvcNotFound"
+    return "ErrorUnschedulable" if (condition(vmi, "PodScheduled") or {}).get("status") == "False" else ""
 
 
 def _mirror(vm: Obj, vmi: Entry | None) -> None:
@@ -206,7 +212,7 @@ class Instances:
             for owner in entry.owners:
                 if owner["kind"] == VMIS.kind:
                     self.loop.later(delay, self.attend, entry.namespace, owner["name"])
-        if entry.resource is QUOTAS or (entry.resource is PODS and change.type != "ADDED"):
+        if entry.resource in (QUOTAS, PVCS) or (entry.resource is PODS and change.type != "ADDED"):
             for namespace, name in self._refused:
                 if namespace == entry.namespace:
                     self.loop.later(delay, self.attend, namespace, name)
@@ -230,23 +236,27 @@ class Instances:
         return pods[0] if pods else None
 
     def _launch(self, vmi: Entry) -> None:
+        wanted = pod_object(vmi)
+        if absent := [claim for claim in claims(wanted) if self.store.get(PVCS, vmi.namespace, claim) is None]:
+            self._refuse(vmi, "FailedPvcNotFound", f"failed to render launch manifest: didn't find PVC {absent[0]}")
+            return
         try:
-            pod = self.api.create(PODS, vmi.namespace, pod_object(vmi))
+            pod = self.api.create(PODS, vmi.namespace, wanted)
         except errors.ApiError as error:
-            self._refuse(vmi, f"failed to create virtual machine pod: {error}")
+            self._refuse(vmi, "FailedCreate", f"failed to create virtual machine pod: {error}")
             return
         self.recorder.normal(vmi, "SuccessfulCreate", f"Created virtual machine pod {pod.name}", SOURCE)
         vmi = self.api.change(vmi, lambda obj: drop_condition(obj, "Synchronized"))
         self._phase(vmi, "Scheduling", "GuestNotRunning", "Guest VM is not reported as running")
 
-    def _refuse(self, vmi: Entry, why: str) -> None:
+    def _refuse(self, vmi: Entry, reason: str, why: str) -> None:
         self._refused.add((vmi.namespace, vmi.name))
-        if condition(vmi, "Synchronized"):
+        if (condition(vmi, "Synchronized") or {}).get("reason") == reason:
             return  # said already; the launcher's random name would make it a new message each time
-        self.recorder.warn(vmi, "FailedCreate", f"Error creating pod: {why}", SOURCE)
+        self.recorder.warn(vmi, reason, why, SOURCE)
         vmi = self.api.change(
             vmi,
-            lambda obj: set_condition(obj, "Synchronized", "False", self.api.clock, reason="FailedCreate", message=why),
+            lambda obj: set_condition(obj, "Synchronized", "False", self.api.clock, reason=reason, message=why),
         )
         self._phase(vmi, "Pending", "PodNotExists", "virt-launcher pod has not yet been scheduled")
 

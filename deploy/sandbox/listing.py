@@ -39,6 +39,13 @@ class Page:
         return meta
 
 
+def number(query: dict[str, str], name: str, default: int = 0) -> int:
+    try:
+        return int(query.get(name) or default)
+    except ValueError as error:
+        raise errors.bad_request(f"invalid {name}: {query[name]!r}") from error
+
+
 def select(resource: Resource, query: dict[str, str]) -> selection.Match | None:
     wanted = selection.labels(query.get("labelSelector", ""))
     return selection.both(wanted, selection.fields(resource, query.get("fieldSelector", "")))
@@ -46,7 +53,7 @@ def select(resource: Resource, query: dict[str, str]) -> selection.Match | None:
 
 def page(store: Store, resource: Resource, namespace: str | None, query: dict[str, str]) -> Page:
     match = select(resource, query)
-    limit = int(query.get("limit") or 0)
+    limit = number(query, "limit")
     if token := query.get("continue"):
         version, start = _read_token(token)
         entries = store.kept_snapshot(resource, namespace, version)
@@ -102,10 +109,9 @@ class Watch:
     def events(self) -> Iterator[tuple[str, Entry | Obj]]:
         """`(type, entry)` as it happens; ("", …) when there was nothing for a while, so that the caller can look up."""
         match = select(self.resource, self.query)
-        end = time.monotonic() + float(self.query.get("timeoutSeconds") or 1800)
-        asked = self.query.get("resourceVersion", "")
-        version = int(asked) if asked not in ("", "0") else None
-        if version is None:
+        end = time.monotonic() + number(self.query, "timeoutSeconds", 1800)
+        version = number(self.query, "resourceVersion")
+        if not version:  # from what there is now on
             version, entries = self.store.snapshot(self.resource, self.namespace)
             yield from (("ADDED", entry) for entry in entries if match is None or match(entry.object))
         while not self.stopped() and time.monotonic() < end:

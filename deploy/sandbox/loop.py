@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .clock import Clock
+from .errors import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,9 @@ class Loop:
         work, args = job
         try:
             work(*args)
+        except ApiError as refusal:
+            # A name is still taken, or the namespace is on its way out: the change that ends that brings the job back.
+            log.info("%s%r was refused: %s", work.__qualname__, args, refusal)
         except Exception as error:
             log.exception("a controller failed at %s%r", work.__qualname__, args)
             self.failures.append(error)

@@ -46,6 +46,8 @@ def parse(method: str, path: str, query: dict[str, str]) -> Route | None:
     name, subresource = [*rest[1:], "", ""][:2]
     if resource is None or len(rest) > 3 or not _fits(resource, namespace, name, subresource):
         return None
+    if resource.namespaced and namespace is None and method not in ("GET", "HEAD"):
+        raise errors.method_not_allowed()  # all namespaces at once can only be read
     return Route(resource, namespace, name, subresource, _verb(method, name, subresource, query))
 
 

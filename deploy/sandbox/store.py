@@ -17,7 +17,7 @@ import orjson
 
 from .resources import Obj, Resource
 
-HISTORY = 20_000  # changes kept per kind; a watch that asks for an older version is told that it is too old
+HISTORY = 4_000  # changes kept per kind; a watch that asks for an older version is told that it is too old
 SNAPSHOTS = 64  # continued lists kept; the oldest expires as etcd's compaction would expire it
 
 Key = tuple[Resource, str, str]
@@ -26,7 +26,7 @@ Key = tuple[Resource, str, str]
 class Entry:
     """One version of one object, with its bytes once somebody asked for them."""
 
-    __slots__ = ("_json", "_item", "object", "resource", "version")
+    __slots__ = ("_item", "_json", "object", "resource", "version")
 
     def __init__(self, resource: Resource, obj: Obj, version: int) -> None:
         self.resource = resource
@@ -122,20 +122,22 @@ class Store:
             self.changed.notify_all()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Entry | None:
-        return self._objects[resource][namespace].get(name)
+        # No defaultdict access here: this is read without the lock, and must not insert while another thread iterates.
+        space = self._objects.get(resource, {}).get(namespace)
+        return space.get(name) if space else None
 
     def count(self, resource: Resource, namespace: str) -> int:
-        return len(self._objects[resource][namespace])
+        return len(self._objects.get(resource, {}).get(namespace, ()))
 
     def entries(self, resource: Resource, namespace: str | None = None) -> list[Entry]:
         """In etcd's order: by namespace, then by name."""
-        spaces = self._objects[resource]
-        chosen = sorted(spaces) if namespace is None else [namespace]
+        spaces = self._objects.get(resource, {})
+        chosen = sorted(spaces) if namespace is None else [namespace] if namespace in spaces else []
         return [spaces[space][name] for space in chosen for name in sorted(spaces[space])]
 
     def namespaced(self, namespace: str) -> Iterator[Entry]:
         for spaces in list(self._objects.values()):
-            yield from list(spaces[namespace].values())
+            yield from list(spaces.get(namespace, {}).values())
 
     def dependents(self, uid: str) -> list[Entry]:
         """The objects that name this uid among their owners."""

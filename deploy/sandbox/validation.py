@@ -32,6 +32,14 @@ PATH_SEGMENT = re.compile(r"(?!\.\.?$)[^/%]+")  # RBAC names may hold colons
 QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
+_VM_SPEC = frozenset(
+    "running runStrategy instancetype preference template dataVolumeTemplates updateVolumesStrategy".split()  # noqa: SIM905
+)
+_VMI_SPEC = frozenset(
+    "priorityClassName domain nodeSelector affinity schedulerName tolerations topologySpreadConstraints volumes "  # noqa: SIM905
+    "networks evictionStrategy startStrategy terminationGracePeriodSeconds livenessProbe readinessProbe hostname subdomain "
+    "dnsPolicy dnsConfig accessCredentials architecture resourceClaims utilityVolumes".split()
+)
 _NAMES = {NAMESPACES: (DNS_LABEL, 63), SERVICES: (SERVICE_NAME, 63)}
 _BINDING = re.compile(r"rbac\.")
 
@@ -235,6 +243,7 @@ def _network_policy(obj: Obj) -> None:
 
 def _virtual_machine(obj: Obj) -> None:
     name, spec = obj["metadata"]["name"], obj.get("spec") or {}
+    _prune(spec, _VM_SPEC)
     if not isinstance(spec.get("template"), dict):
         raise errors.invalid(VMS, name, "spec.template", "Required value")
     if "running" in spec and "runStrategy" in spec:
@@ -242,7 +251,15 @@ def _virtual_machine(obj: Obj) -> None:
     strategy = spec.get("runStrategy", "Halted")
     if strategy not in ("Always", "Halted", "Manual", "Once", "RerunOnFailure", "WaitAsReceiver"):
         raise errors.invalid(VMS, name, "spec.runStrategy", f'Invalid value: "{strategy}": Invalid RunStrategy')
-    _guest(VMS, name, "spec.template.spec", spec["template"].get("spec") or {})
+    guest = spec["template"].get("spec") or {}
+    _prune(guest, _VMI_SPEC)
+    _guest(VMS, name, "spec.template.spec", guest)
+
+
+def _prune(spec: Obj, known: frozenset[str]) -> None:
+    """Fields that the CRD's schema does not know disappear without a word (here: of these two levels only)."""
+    for field in [field for field in spec if field not in known]:
+        del spec[field]
 
 
 def _instance(obj: Obj) -> None:
