@@ -171,18 +171,20 @@ class Cluster:
 
     def read(self, kind: str, namespace: str, name: str) -> Any:
         """As `get`, but the whole object."""
-        return self._unless_absent("GET", kind, namespace, name)
+        body = self._unless_absent("GET", kind, namespace, name)
+        return body and _about(kind, name, body)
 
     def create(self, body: dict[str, Any]) -> dict[str, Any]:
         metadata = body["metadata"]
         path = RESOURCES[body["kind"]].path(metadata["namespace"])
         created = self._ask("POST", path, body=body, timeout=settings.LAB_API_CREATE_TIMEOUT_SECONDS)
         _thing(body["kind"], created)
-        return created
+        return _about(body["kind"], metadata["name"], created)
 
     def replace(self, body: dict[str, Any]) -> dict[str, Any]:
         metadata = body["metadata"]
-        return self._ask("PUT", RESOURCES[body["kind"]].path(metadata["namespace"], metadata["name"]), body=body)
+        path = RESOURCES[body["kind"]].path(metadata["namespace"], metadata["name"])
+        return _about(body["kind"], metadata["name"], self._ask("PUT", path, body=body))
 
     def delete(self, kind: str, namespace: str, name: str, uid: str | None) -> bool:
         """True when the cluster accepted, False when the object is not there (any more).
@@ -276,6 +278,13 @@ def _judged(method: str, path: str, status: int, text: bytes) -> dict[str, Any]:
     message = str(answer.get("message") or text[:200].decode(errors="replace").strip())
     kind = Throttled if status == 429 else Refused
     raise kind(status, str(answer.get("reason") or ""), message, str(details.get("name") or ""))
+
+
+def _about(kind: str, name: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, if it is the object that it ought to be: an empty one must not pass for a marker of nobody."""
+    if answer.get("kind") != kind or _inner(answer, "metadata") != name:
+        raise NoAnswer(f"The answer about {kind} {name} makes no sense.")
+    return answer
 
 
 def _inner(answer: Mapping[str, Any], key: str) -> Any:
