@@ -18,10 +18,12 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
+from helpers import running, statuses, sweep
 
 from deploy import seed
 from deploy.postgres import Postgres
-from sessions_app.models import Kind, Lab
+from deploy.sandbox import Sandbox
+from sessions_app.models import Kind, Lab, ReapRun, Status
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
@@ -154,6 +156,18 @@ def test_seed_makes_labs_of_every_kind_and_people() -> None:
     assert User.objects.filter(is_staff=False).count() == 10
     assert [user.username for user in User.objects.filter(is_staff=True)] == ["staff"]
     assert all(user.check_password("demo") for user in User.objects.filter(username__in=["student10", "staff"]))
+
+
+@pytest.mark.django_db
+def test_sweeps_go_on_after_a_restart_which_empties_the_cluster(cluster: Sandbox) -> None:
+    session = running(cluster)
+    assert sweep().result == ReapRun.Result.DONE
+    cluster.reset()
+    cluster.namespace(session.namespace)
+
+    seed.seed()
+
+    assert (sweep().result, statuses([session])) == (ReapRun.Result.DONE, [Status.FAILED])
 
 
 @pytest.mark.django_db
