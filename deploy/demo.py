@@ -93,6 +93,7 @@ def _environment(options: argparse.Namespace, database_url: str) -> dict[str, st
         "NO_PROXY": HOST,
         "LAB_VM_NAMESPACE": "labsite-vms",
         "LAB_POD_NAMESPACE": "labsite-pods",
+        "LAB_ALIVE_FILE": str(options.directory / "reaper-alive"),
         "LAB_LIFETIME_MINUTES": f"{options.lifetime:g}",
         "LAB_LATEST_END_MINUTES": f"{LATEST_END_IN_LIFETIMES * options.lifetime:g}",
         "DJANGO_SETTINGS_MODULE": "labsite.settings",

@@ -4,12 +4,13 @@ LABSITE_MODE is `production` unless said otherwise, so that what is forgotten fa
 the environment's name have defaults in `development` only. Wrong values are named by `manage.py check`.
 """
 
+import secrets
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
 import environ
 from csp.constants import NONE, SELF
-from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 from labsite.logs import logging_config
@@ -23,11 +24,17 @@ DEVELOPMENT = MODE == "development"
 DEBUG = env.bool("DEBUG", default=False)
 
 
+MISSING: list[str] = []  # `check`, and with it the web server and the workers, refuses each (labsite.E005)
+
+
 def required(name: str, in_development: str) -> str:
-    """A value without a default in production."""
+    """A value without a default in production.
+
+    Missing is no error yet, so that the fuse runs without secrets and without a database: who needs it, fails.
+    """
     value: str = env.str(name, default=in_development if DEVELOPMENT else "")
     if not value:
-        raise ImproperlyConfigured(f"{name} must be set when LABSITE_MODE is production (see .env.example).")
+        MISSING.append(name)
     return value
 
 
@@ -52,6 +59,7 @@ INSTALLED_APPS = [
     "django_q",
 ]
 MIDDLEWARE = [
+    "sessions_app.views.health.probes",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -91,8 +99,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # --- Database: PostgreSQL, the only one -----------------------------------------------------------
 
 # `manage.py` sets DATABASE_URL in development, where the embedded server (deploy/postgres.py) serves.
-required("DATABASE_URL", in_development="postgresql:///labsite")
-DATABASES = {"default": env.db_url("DATABASE_URL", default="postgresql:///labsite")}
+DATABASE_URL = required("DATABASE_URL", in_development="postgresql:///labsite")
+DATABASES = {"default": env.db_url_config(DATABASE_URL) if DATABASE_URL else {}}  # {}: every query is refused
 # A worker may live for weeks: a connection is never kept past its task, and a peer that vanished is noticed in seconds
 # (with a long CONN_MAX_AGE a frozen database hung a worker without a log line).
 DATABASES["default"].update(CONN_MAX_AGE=env.int("DATABASE_CONN_MAX_AGE", default=0), CONN_HEALTH_CHECKS=True)
@@ -148,7 +156,6 @@ SESSION_COOKIE_HTTPONLY = True
 if not DEVELOPMENT:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_SSL_REDIRECT = True
-    SECURE_REDIRECT_EXEMPT = [r"^healthz", r"^readyz$"]  # probes come to the pod without TLS
     SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=31_536_000)
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True
@@ -181,14 +188,22 @@ LAB_API_COUNT_TIMEOUT_SECONDS = env.float("LAB_API_COUNT_TIMEOUT_SECONDS", defau
 
 LAB_API_CONNECTIONS = env.int("LAB_API_CONNECTIONS", default=8)  # of one process, kept open
 
-# Grading tokens are an HMAC under this key: nothing to store, worthless once the session is closed.
-GRADING_KEY = required("GRADING_KEY", in_development="development-only-grading-key")
+# Grading tokens are an HMAC under this key: nothing to store, worthless once the session is closed. Missing, it is one
+# that nobody can guess.
+GRADING_KEY = required("GRADING_KEY", in_development="development-only-grading-key") or secrets.token_urlsafe()
 LABSITE_URL = env.str("LABSITE_URL", default="http://127.0.0.1:8000")  # where a machine reports its result
 
 # --- Background work: two django-q2 clusters ---------------------------------------------------------
 
+# The worker's sign of life, for `manage.py reaper_alive`: touched by scheduled sweeps, every 60 s.
+LAB_ALIVE_FILE = Path(
+    env.str("LAB_ALIVE_FILE", default="") or Path(tempfile.gettempdir(), f"labsite-{LABSITE_ENVIRONMENT}-reaper-alive")
+)
+LAB_ALIVE_SECONDS = env.float("LAB_ALIVE_SECONDS", default=240)
+
 # Each value was measured (docs/decisions): `retry` outlasts a running and two prefetched tasks; `guard_cycle` divides
-# timeout + 3 exactly in binary; poll 1.0 is one connection a second; failures are acknowledged, the next minute retries.
+# timeout + 3 exactly in binary; poll 1.0 is one connection a second; failures are acknowledged, since the next minute
+# retries.
 Q_CLUSTER = {
     "name": "labsite",
     "cluster_name": "reaper",

@@ -27,6 +27,10 @@ class Foreign(Exception):
 class Unclosed(Exception):
     """Not everything of a session could be deleted; the rest was. The row stays `ending`."""
 
+    def __init__(self, causes: dict[str, Exception]) -> None:
+        super().__init__("; ".join(f"{thing}: {error}" for thing, error in causes.items()))
+        self.causes = tuple(causes.values())
+
 
 @dataclass(frozen=True)
 class Act:
@@ -70,7 +74,7 @@ def take_back(session: LabSession, act: Act) -> None:
 
 
 def _delete_all(session: LabSession, act: Act) -> None:
-    errors: list[str] = []
+    causes: dict[str, Exception] = {}
     for chain in _chains(session):
         try:
             for kind, name in chain:
@@ -78,9 +82,9 @@ def _delete_all(session: LabSession, act: Act) -> None:
         except Throttled:
             raise
         except (ClusterError, Foreign) as error:
-            errors.append(f"{kind}/{name}: {error}")
-    if errors:
-        raise Unclosed("; ".join(errors))
+            causes[f"{kind}/{name}"] = error
+    if causes:
+        raise Unclosed(causes)
 
 
 def _chains(session: LabSession) -> Iterator[list[tuple[str, str]]]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,7 @@ from kubernetes import client, config
 PAGE = 500
 USER_AGENT = "labsite"
 UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+NO_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)" in the namespace "([^"]+)"')
 
 
 class ClusterError(Exception):
@@ -43,6 +45,18 @@ class Refused(ClusterError):
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
         self.status, self.reason, self.message = status, reason, message
         self.names = names  # the object that the answer is about
+
+    @property
+    def lacking(self) -> str:
+        """The right that we do not have, such as `delete secrets in labsite-vms`; empty for every other refusal.
+
+        A full quota and an admission policy say 403 too: only the words of the authorizer tell.
+        """
+        found = NO_RIGHT.search(self.message) if self.status == 403 else None
+        if not found:
+            return ""
+        verb, plural, group, namespace = found.groups()
+        return f"{verb} {plural}{group and '.' + group} in {namespace}"
 
 
 class Throttled(Refused):
@@ -67,6 +81,8 @@ RESOURCES = {
     "Secret": Resource("", "v1", "secrets"),
     "Service": Resource("", "v1", "services"),
     "ConfigMap": Resource("", "v1", "configmaps"),
+    "Event": Resource("", "v1", "events"),
+    "ResourceQuota": Resource("", "v1", "resourcequotas"),
     "NetworkPolicy": Resource("networking.k8s.io", "v1", "networkpolicies"),
 }
 
@@ -130,6 +146,7 @@ class Cluster:
 
     def __init__(self, api: client.ApiClient, *, budget: float | None) -> None:
         self._api = api
+        self.server_time: datetime | None = None  # the API server's own clock, when it last answered
         self._end = time.monotonic() + budget if budget else None
 
     @property
@@ -141,6 +158,16 @@ class Cluster:
 
         A continue token that has grown too old (410) starts it over, once.
         """
+        return [_thing(kind, item) for item in self._items(kind, namespace, selector, timeout)]
+
+    def hard_limits(self, namespace: str) -> list[dict[str, str]]:
+        """What each ResourceQuota of a namespace allows at most."""
+        try:
+            return [dict(item["spec"].get("hard") or {}) for item in self._items("ResourceQuota", namespace, "", None)]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise NoAnswer(f"A ResourceQuota that makes no sense: {type(error).__name__}") from error
+
+    def _items(self, kind: str, namespace: str, selector: str, timeout: float | None) -> list[Any]:
         try:
             return list(self._pages(kind, namespace, selector, timeout))
         except Refused as error:
@@ -148,7 +175,7 @@ class Cluster:
                 raise
             return list(self._pages(kind, namespace, selector, timeout))
 
-    def _pages(self, kind: str, namespace: str, selector: str, timeout: float | None) -> Iterator[Thing]:
+    def _pages(self, kind: str, namespace: str, selector: str, timeout: float | None) -> Iterator[Any]:
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         seen: set[str] = set()
         while True:
@@ -156,7 +183,7 @@ class Cluster:
             items, following = page.get("items"), (page.get("metadata") or {}).get("continue")
             if page.get("kind") != f"{kind}List" or not isinstance(items, list):
                 raise NoAnswer(f"The listing of {RESOURCES[kind].plural} makes no sense.")
-            yield from (_thing(kind, item) for item in items)
+            yield from items
             if not following:
                 return
             if following in seen:
@@ -251,6 +278,7 @@ class Cluster:
             status, text = response.status, response.read()
         except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
             raise NoAnswer(f"{method} {path}: {_brief(error)}") from error
+        self.server_time = _date(response.headers.get("Date"))
         return _judged(method, path, status, text)
 
     def _limits(self, read: float) -> tuple[float, float]:
@@ -328,6 +356,15 @@ def _thing(kind: str, body: Any) -> Thing:
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
+
+
+def _date(header: str | None) -> datetime | None:
+    """Of an HTTP header: GMT, or it is not believed."""
+    try:
+        found = parsedate_to_datetime(header or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import yaml
@@ -251,5 +251,35 @@ def marker(environment: str, namespace: str, data: Mapping[str, str], resource_v
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
 
 
+def machine_event(namespace: str, name: str, uid: str, reason: str, message: str, now: datetime) -> Manifest:
+    """What `kubectl get events` says of a virtual machine; the cluster keeps it for an hour."""
+    machine = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{reason.lower()}.{uid[:8]}", "namespace": namespace},
+        "involvedObject": {**machine, "namespace": namespace},
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "source": {"component": "labsite"},
+        "firstTimestamp": moment(now),
+        "lastTimestamp": moment(now),
+        "count": 1,
+    }
+
+
+MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+
+
 def moment(time: datetime) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    """In UTC, as our times are."""
+    return time.strftime(MOMENT)
+
+
+def read_moment(text: str) -> datetime:
+    """The inverse. Raises ValueError for whatever we would not have written."""
+    time = datetime.strptime(text, MOMENT).replace(tzinfo=UTC)
+    if moment(time) != text:
+        raise ValueError(text)
+    return time

@@ -96,6 +96,9 @@ def _sweep(run: ReapRun, now: datetime, confirmed: Collection[str], dry_run: boo
     except DatabaseError as error:
         log.exception("sweep failed")
         result, message = ReapRun.Result.FAILED, _("database: %(error)s") % {"error": error}
+    except Exception as error:  # a fault of ours, outside any item: the run must not seem to go on
+        log.exception("sweep failed")
+        result, message = ReapRun.Result.FAILED, f"{type(error).__name__}: {error}"
     run.end(result, now + timedelta(seconds=time.monotonic() - began), message)
 
 
@@ -117,6 +120,7 @@ class Sweep:
         self.run, self.cluster, self.now, self.confirmed, self.dry_run = run, cluster, now, confirmed, dry_run
         self.marker_read = False
         self.stopped = ""  # why nothing more is deleted in this sweep
+        self.lacking: set[str] = set()  # rights that we do not have, as said already
 
     def objection(self) -> str:
         """0. Is this ours? Reads the marker and notes this run in it. Unreadable is no objection, but see `go`."""
@@ -136,11 +140,13 @@ class Sweep:
     def go(self) -> None:
         """1. what is due, 2. a complete listing, 3. orphans, 4. ghosts, 5. what is on its way out."""
         self.expired()
+        self.run.show()
         if not self.marker_read:
             return
         before = list(LabSession.objects.ours().filter(status__in=(Status.RUNNING, Status.PROVISIONING)))
         inventory = self.inventory()
         self.orphans(inventory)
+        self.run.show()
         self.ghosts(inventory, before)
         self.leaving(inventory)
 
@@ -164,13 +170,30 @@ class Sweep:
             self.failed(direction, subject, error, session)
 
     def failed(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
+        """On record under its subject; but a right that we lack is said once, and not for every session again."""
+        self.run.count(direction, "failed")
+        causes = error.causes if isinstance(error, closing.Unclosed) else (error,)
+        rights = [cause.lacking for cause in causes if isinstance(cause, Refused) and cause.lacking]
+        for right in rights:
+            self.lacks(direction, right)
+        if len(rights) < len(causes) or direction == Direction.ORPHANS:  # whose record leads back to the Secret
+            self.note(direction, subject, error, session)
+        if isinstance(error, Throttled):
+            self.stopped = _("The cluster asked to be left alone: %(error)s") % {"error": error}
+
+    def note(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
         known = isinstance(error, ClusterError | closing.Unclosed | closing.Foreign)
         text = str(error) if known else f"{type(error).__name__}: {error}"
         log.warning("not reclaimed", direction=str(direction), subject=str(subject), error=text, exc_info=not known)
-        self.run.count(direction, "failed")
         ReapFailure.record(direction, str(subject), text, self.now, session=session, run=self.run)
-        if isinstance(error, Throttled):
-            self.stopped = _("The cluster asked to be left alone: %(error)s") % {"error": text}
+
+    def lacks(self, direction: str, right: str) -> None:
+        if right in self.lacking:
+            return
+        self.lacking.add(right)
+        log.error("right missing", right=right)
+        text = _("This site's account may not %(right)s; `manage.py check --tag cluster` names all that it lacks.")
+        ReapFailure.record(direction, right, text % {"right": right}, self.now, run=self.run)
 
     def settle(self, direction: str) -> None:
         """What failed before and not in this sweep is over: done now, or by somebody else."""

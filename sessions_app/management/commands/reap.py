@@ -3,23 +3,26 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error
 from django.utils.translation import gettext as _
 
-from sessions_app import reaper
+from sessions_app import fuse, reaper
+from sessions_app.cluster import ClusterError
 from sessions_app.models import ReapRun, Trigger, database_now
 
 LATEST = 0
-EXIT_STATUS = {ReapRun.Result.DONE: 0, ReapRun.Result.PARTIAL: 1, ReapRun.Result.BUSY: 3}
-COULD_NOT = 2
+WITH_FAILURES, COULD_NOT, BUSY = 1, 2, 3
+EXIT_STATUS = {ReapRun.Result.DONE: 0, ReapRun.Result.PARTIAL: WITH_FAILURES, ReapRun.Result.BUSY: BUSY}
 
 
 class Command(BaseCommand):
     help = (
         "One sweep: takes back what is due, nobody's, or dead. Exit status: 0 done; 1 done, with failures or with a "
-        "direction skipped; 2 it could not run, or was refused; 3 another one runs."
+        "direction skipped; 2 it could not run, or was refused; 3 another one runs. With --fuse, which needs no "
+        "database: removes the machines of this environment that are past the moment written on them."
     )
     requires_system_checks = []  # the sweep looks at its own settings, and refuses with exit status 2
 
@@ -34,13 +37,32 @@ class Command(BaseCommand):
             const=LATEST,
             help="confirm exactly what the latest held sweep (or the sweep with this number) showed",
         )
+        parser.add_argument("--fuse", action="store_true", help="no sweep: only the machines past their last moment")
 
-    def handle(self, *args: Any, dry_run: bool, as_json: bool, allow_mass: int | None, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["fuse"]:
+            self.burn(dry_run=options["dry_run"], as_json=options["as_json"])
+        else:
+            self.sweep(options["dry_run"], options["as_json"], options["allow_mass"])
+
+    def burn(self, *, dry_run: bool, as_json: bool) -> None:
+        try:
+            done = fuse.burn(dry_run=dry_run)
+        except ClusterError as error:
+            raise CommandError(_("fuse: %(error)s") % {"error": error}, returncode=COULD_NOT) from error
+        if as_json:
+            self.stdout.write(json.dumps(burn_document(done), cls=DjangoJSONEncoder, indent=2))
+        else:
+            self.stdout.writelines(f"{line}\n" for line in burn_report(done, dry_run))
+        if not done.whole:
+            sys.exit(WITH_FAILURES)
+
+    def sweep(self, dry_run: bool, as_json: bool, allow_mass: int | None) -> None:
         try:
             confirmed = set() if allow_mass is None else shown_by(allow_mass)
             run = reaper.sweep(now=database_now(), trigger=Trigger.COMMAND, dry_run=dry_run, confirmed=confirmed)
             failures = failures_of(run)
-        except Error as error:
+        except (Error, ImproperlyConfigured) as error:
             reason = " ".join(str(error).split())  # PostgreSQL's client explains itself over several lines
             raise CommandError(_("database: %(error)s") % {"error": reason}, returncode=COULD_NOT) from error
         if as_json:
@@ -116,3 +138,39 @@ def brake(run: ReapRun, dry_run: bool) -> Iterator[str]:
         yield f"  {thing['namespace']}/{thing['object']} uid {thing['uid']} " + _("since %(since)s") % thing
     if not dry_run:
         yield _("Confirm exactly these: manage.py reap --allow-mass %(run)d") % {"run": run.pk}
+
+
+# --- the fuse ---------------------------------------------------------------------------------------
+
+
+def burn_document(done: fuse.Burn) -> dict[str, Any]:
+    return {
+        "now": done.now,
+        "due": [machine.name for machine in done.due],
+        "removed": done.removed,
+        "failed": done.failed,
+        "damaged": done.damaged,
+        "living": done.living,
+    }
+
+
+def burn_report(done: fuse.Burn, dry_run: bool) -> Iterator[str]:
+    title = _("Fuse, dry run") if dry_run else _("Fuse")
+    yield (
+        title
+        + " "
+        + _("at %(now)s: %(due)d past their last moment, %(living)d not")
+        % {
+            "now": done.now.isoformat(timespec="seconds"),
+            "due": len(done.due),
+            "living": len(done.living),
+        }
+    )
+    for machine in done.due:
+        what = _("deleted") if machine.name in done.removed else _("not deleted")
+        yield f"  {machine.namespace}/{machine} uid {machine.uid}: {what}"
+    for name, error in done.failed.items():
+        yield "  " + _("failed   %(name)s: %(error)s") % {"name": name, "error": error}
+    damaged = _("damaged  %(name)s: its last moment reads “%(said)s”; it was not touched, a person must look")
+    for name, said in done.damaged.items():
+        yield "  " + damaged % {"name": name, "said": said}

@@ -1,0 +1,127 @@
+"""The sweep's one row among django-q2's schedules: kept as it must be, watched, and tidied up after."""
+
+import ast
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.utils.translation import gettext as _
+from django_q.models import Failure, Schedule
+
+from sessions_app import locks
+from sessions_app.models import ReapRun, Trigger, database_now
+
+log = structlog.get_logger(__name__)
+
+SWEEP = "sessions_app.tasks.sweep"
+PERIOD = timedelta(minutes=1)
+FIELDS: dict[str, Any] = {
+    "name": "sweep",
+    "schedule_type": Schedule.MINUTES,
+    "minutes": 1,
+    "repeats": -1,
+    "cluster": "reaper",
+    "args": None,
+    "kwargs": None,
+    "hook": None,
+    "cron": None,
+    "intended_date_kwarg": None,
+}
+LATE_AFTER = timedelta(minutes=3)  # django-q2 looks every 30 s
+
+FAILURES_KEPT, FAILURES_KEPT_FOR = 500, timedelta(days=7)
+PRUNED_AT_ONCE = 1000  # an API outage makes 1440 failures a day
+
+
+def ensure() -> None:
+    """Exactly one schedule for the sweep, whoever started how often, and whatever somebody made of it."""
+    with transaction.atomic():
+        locks.wait_in_transaction(locks.SCHEDULE)
+        now = database_now()
+        rows = Schedule.objects.filter(func=SWEEP).order_by("pk")
+        if first := rows.first():
+            next_run = now if _never_comes(first, now) else first.next_run
+            rows.filter(pk=first.pk).update(**FIELDS, next_run=next_run)
+            rows.exclude(pk=first.pk).delete()
+        else:
+            Schedule.objects.create(func=SWEEP, next_run=now, **FIELDS)
+
+
+def restore() -> None:
+    """As `ensure`, but takes no lock and writes nothing when all is well: it is asked whenever a schedule is saved."""
+    if what := _deviations(database_now()):
+        log.warning("schedule restored", was=what)
+        ensure()
+
+
+def troubles(now: datetime) -> list[str]:
+    """Why the sweep does not come by itself, in words; empty when it does."""
+    return _deviations(now) or list(_standstill(now))
+
+
+def _deviations(now: datetime) -> list[str]:
+    rows = list(Schedule.objects.filter(func=SWEEP))
+    if len(rows) != 1:
+        return [_("The sweep has %(count)d schedules instead of one.") % {"count": len(rows)}]
+    (row,) = rows
+    changed = [name for name, value in FIELDS.items() if getattr(row, name) != value]
+    if _never_comes(row, now):
+        changed.append("next_run")
+    return [_("The sweep's schedule was altered: %(fields)s.") % {"fields": ", ".join(changed)}] if changed else []
+
+
+def _never_comes(row: Schedule, now: datetime) -> bool:
+    """django-q2 plans by the worker's clock, which may be ahead: what comes all the same is planned well."""
+    if row.next_run is None:
+        return True
+    return bool(row.next_run > now + 2 * PERIOD) and not _comes(now)
+
+
+def _comes(now: datetime) -> bool:
+    return ReapRun.objects.filter(trigger=Trigger.SCHEDULE, started_at__gt=now - LATE_AFTER).exists()
+
+
+def _standstill(now: datetime) -> Iterator[str]:
+    """django-q2 handles all due rows in one transaction: one that it cannot parse stops every other, each time."""
+    late = Schedule.objects.filter(func=SWEEP, next_run__lt=now - LATE_AFTER).first()
+    if not late or _comes(now):
+        return
+    since = late.next_run.isoformat(timespec="seconds")
+    yield _("The schedules stand still since %(since)s. Does the reaper process run?") % {"since": since}
+    for row in Schedule.objects.filter(cluster=FIELDS["cluster"], next_run__lt=now).exclude(repeats=0):
+        if defect := _defect(row):
+            about = {"number": row.pk, "name": row.name or row.func, "defect": defect}
+            yield _("Schedule %(number)d “%(name)s” stops all of them: %(defect)s") % about
+
+
+def _defect(row: Schedule) -> str:
+    """Why django-q2's scheduler stumbles over a row. It is parsed as there, and nothing of it is run."""
+    try:
+        dict(**_keywords(row.kwargs or "{}"))
+        ast.literal_eval(row.args or "()")
+        row.calculate_next_run()
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is what stops the scheduler)
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _keywords(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        pass
+    try:
+        call: Any = ast.parse(f"f({text})").body[0]
+        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.value.keywords}
+    except (SyntaxError, ValueError):
+        return {}
+
+
+def prune_failures(now: datetime) -> int:
+    """django-q2 keeps failed tasks for ever: the newest 500 of a week are enough. How many were deleted."""
+    newest = Failure.objects.order_by("-stopped").values("pk")[:FAILURES_KEPT]
+    old = Failure.objects.filter(stopped__lt=now - FAILURES_KEPT_FOR) | Failure.objects.exclude(pk__in=newest)
+    pruned, _by_model = Failure.objects.filter(pk__in=old.order_by().values("pk")[:PRUNED_AT_ONCE]).delete()
+    return int(pruned)
