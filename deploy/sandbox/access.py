@@ -18,6 +18,7 @@ class User:
     groups: tuple[str, ...] = ()
 
 
+NOBODY = User("")
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 ADMIN = User("kubernetes-admin", (MASTERS, "system:authenticated"))
 

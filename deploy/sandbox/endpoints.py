@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from . import discovery, errors, listing, routes, tables
-from .access import ANONYMOUS, Access, Action, User, service_account
+from . import admission, discovery, errors, listing, routes, tables
+from .access import ANONYMOUS, NOBODY, Access, Action, User, service_account
 from .api import Api
 from .resources import ACCESSREVIEWS, PODS, SERVICEACCOUNTS, Obj
 from .routes import Route
-from .store import Entry, value
+from .store import Entry, Key, value
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Call:
     content_type: str = JSON
     authorization: str | None = None
     raw: bytes = b""
-    user: str = ""
+    user: User = NOBODY  # known once the call has been authenticated
 
     def json(self) -> Obj:
         if "protobuf" in self.content_type:
@@ -79,17 +79,25 @@ class Endpoints:
         self.store = api.store
         self.access = access
         self.stopped = stopped
+        self._verbs: dict[str, Callable[[Call, Route], Answer]] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
 
     def answer(self, call: Call, route: Route | None) -> Answer:
         try:
-            user = self.access.user(call.authorization)
-            call.user = user.name
+            call.user = self.access.user(call.authorization)
             if route is None:
-                return self._elsewhere(call, user)
-            action = route.action(call.query)
+                return self._elsewhere(call)
             with self.store.lock:
-                self.access.check(user, action, route.resource)
-            return self._resource(call, route, user)
+                self.access.check(call.user, route.action(call.query), route.resource)
+            return self._verbs[route.verb](call, route)
         except errors.ApiError as error:
             return of_json(error.status, error.code)
         except Exception:
@@ -97,20 +105,15 @@ class Endpoints:
             broken = errors.ApiError(500, "InternalError", "an error of the sandbox itself; see its log")
             return of_json(broken.status, broken.code)
 
-    def _elsewhere(self, call: Call, user: User) -> Answer:
+    def _elsewhere(self, call: Call) -> Answer:
         if call.path in ("/healthz", "/livez", "/readyz"):
             return Answer(200, b"ok", "text/plain; charset=utf-8")
-        if user is ANONYMOUS and call.path != "/version":
-            refused = f'forbidden: User "{user.name}" cannot {call.method.lower()} path "{call.path}"'
+        if call.user is ANONYMOUS and call.path != "/version":
+            refused = f'forbidden: User "{ANONYMOUS.name}" cannot {call.method.lower()} path "{call.path}"'
             raise errors.ApiError(403, "Forbidden", refused)
         routes.parse(call.method, call.path, call.query)  # a known path under a wrong method is 405, not 404
         found = discovery.answer(call.path.rstrip("/"))
         return of_json(found) if found is not None else page_not_found()
-
-    def _resource(self, call: Call, route: Route, user: User) -> Answer:
-        if route.verb == "create":
-            return self._create(call, route, user)
-        return getattr(self, f"_{route.verb}")(call, route)  # type: ignore[no-any-return]
 
     def _get(self, call: Call, route: Route) -> Answer:
         entry = self.api.get(route.resource, route.namespace or "", route.name)
@@ -128,10 +131,10 @@ class Endpoints:
         watch = listing.Watch(self.store, route.resource, route.namespace, call.query, self.stopped)
         return Answer(200, b"", stream=tables.rendered_events(watch.events(), call.accept))
 
-    def _create(self, call: Call, route: Route, user: User) -> Answer:
+    def _create(self, call: Call, route: Route) -> Answer:
         body = call.json()
         if route.resource is ACCESSREVIEWS:
-            return self._review(body, user)
+            return self._review(body, call.user)
         if (route.resource, route.subresource) == (PODS, "eviction"):
             return self._evict(route, body)
         if (route.resource, route.subresource) == (SERVICEACCOUNTS, "token"):
@@ -200,19 +203,23 @@ class Endpoints:
         return Answer(200, tables.rendered(entry, call.accept))
 
     def _delete(self, call: Call, route: Route) -> Answer:
-        entry, gone = self.api.delete(
-            route.resource, route.namespace or "", route.name, _delete_options(call), dry_run=call.dry_run
-        )
+        key = route.resource, route.namespace or "", route.name
+        entry, gone = self._delete_as(call, key, _delete_options(call))
         if gone and not route.resource.answers_object:
             return of_json(_deleted(entry))
         return Answer(200, tables.rendered(entry, call.accept))
 
-    def _deletecollection(self, call: Call, route: Route) -> Answer:
+    def _delete_as(self, call: Call, key: Key, options: Obj) -> tuple[Entry, bool]:
+        with self.store.lock:
+            admission.review_delete(self.store, call.user, self.api.get(*key))
+            return self.api.delete(*key, options, dry_run=call.dry_run)
+
+    def _delete_collection(self, call: Call, route: Route) -> Answer:
         options = _delete_options(call)
         page = listing.page(self.store, route.resource, route.namespace, call.query)
         for entry in page.entries:
             try:
-                self.api.delete(*entry.key, options, dry_run=call.dry_run)
+                self._delete_as(call, entry.key, options)
             except errors.ApiError as error:
                 if error.code != 404:  # somebody else deleted it in the meantime
                     raise

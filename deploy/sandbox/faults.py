@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from .errors import ApiError
+from .resources import Obj
 
 _REASONS = {
     400: "BadRequest",
@@ -24,6 +25,7 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+_NAMING = (403, 404, 409, 422)
 
 
 @dataclass(slots=True, eq=False)
@@ -76,14 +78,13 @@ class Fault:
         """Is the call that was counted last among those that are hit?"""
         return self.matched >= (self.nth or 1) and (self.times is None or self.hits < self.times)
 
-    def made_up(self, name: str = "") -> tuple[int, bytes, str]:
-        """Status, body and content type of the answer; like a real refusal it names the object that was asked for."""
+    def made_up(self, details: Obj) -> tuple[int, bytes, str]:
+        """Status, body and content type of the answer; a refusal names its object where the real server's does."""
         status = self.status or 200
         body = self.body
         if body is None:
-            reason = _REASONS.get(status, "")
             said = f"the sandbox was told to answer {status}"
-            body = ApiError(status, reason, said, {"name": name}).status
+            body = ApiError(status, _REASONS.get(status, ""), said, details if status in _NAMING else None).status
         if isinstance(body, dict):
             return status, orjson.dumps(body), "application/json"
         raw = body.encode() if isinstance(body, str) else body

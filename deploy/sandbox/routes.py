@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from . import errors
 from .access import Action
-from .resources import BY_PATH, Resource
+from .resources import BY_PATH, Obj, Resource
 
 _STATUS_SUBRESOURCE = "status"
 
@@ -23,6 +23,11 @@ class Route:
     def label(self) -> str:
         """How RBAC, faults and the log name it: `virtualmachines`, `pods/eviction`."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+    @property
+    def details(self) -> Obj:
+        """What a refusal's `details` say of the object that was asked for."""
+        return {"name": self.name, "group": self.resource.group, "kind": self.resource.plural}
 
     def action(self, query: dict[str, str]) -> Action:
         name = self.name

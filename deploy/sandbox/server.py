@@ -94,36 +94,29 @@ class Handler(BaseHTTPRequestHandler):
         except errors.ApiError as error:
             self._send(of_json(error.status, error.code))
             return
-        verb, label, namespace, name = (
-            (route.verb, route.label, route.namespace or "", route.name) if route else ("get", call.path, "", "")
-        )
-        if verb == "create" and not name:
-            name = call.sent_name  # the path of a creation names nobody; whoever reads the log wants to know
-        request = Request(
-            verb,
-            label,
-            namespace,
-            name,
-            None,
-            time.monotonic(),
-            self.headers.get("User-Agent") or "",
-            "",
-            call.query,
-            call.raw,
-        )
+        request = self._request(call, route)
         slot = cluster.journal.open(request)
-        fault = cluster.faults.meet(verb, label, namespace, name)
+        fault = cluster.faults.meet(request.verb, request.resource, request.namespace, request.name)
         if fault is None:
-            answer = cluster.endpoints.answer(call, route)
-            cluster.journal.close(slot, answer.status, call.user)
-            self._send(answer)
-            return
-        spoiled = self._spoil(fault, call, route)
-        cluster.journal.close(slot, spoiled.status if spoiled else None, call.user)
-        if spoiled is None:
+            answer: Answer | None = cluster.endpoints.answer(call, route)
+        else:
+            answer = self._spoil(fault, call, route)
+        cluster.journal.close(slot, answer.status if answer else None, call.user.name)
+        if answer is None:
             self.close_connection = True
         else:
-            self._send(spoiled, half=fault.half)
+            self._send(answer, half=fault is not None and fault.half)
+
+    def _request(self, call: Call, route: routes.Route | None) -> Request:
+        """The call as the log and the faults name it."""
+        agent, now = self.headers.get("User-Agent") or "", time.monotonic()
+        if route is None:
+            return Request("get", call.path, "", "", None, now, agent, "", call.query, call.raw)
+        name = route.name
+        if route.verb == "create" and not name:
+            name = call.sent_name  # the path of a creation names nobody; whoever reads the log wants to know
+        where = route.namespace or ""
+        return Request(route.verb, route.label, where, name, None, now, agent, "", call.query, call.raw)
 
     def _spoil(self, fault: Fault, call: Call, route: routes.Route | None) -> Answer | None:
         """The answer that a fault leaves of this call; None: the connection ends without one."""
@@ -138,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault.drop:
             return None
         if fault.answers:
-            answer = Answer(*fault.made_up(route.name if route else ""))
+            answer = Answer(*fault.made_up(route.details if route else {}))
         if answer is not None:
             answer.headers.update(fault.headers)
         return answer

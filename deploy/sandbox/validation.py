@@ -7,12 +7,13 @@ import binascii
 import re
 from collections.abc import Callable
 
-from . import errors, quantities
+from . import admission, errors, quantities
 from .resources import (
     CLUSTERROLEBINDINGS,
     NAMESPACES,
     NETWORKPOLICIES,
     PODS,
+    POLICIES,
     PVCS,
     QUOTAS,
     ROLEBINDINGS,
@@ -37,8 +38,8 @@ _VM_SPEC = frozenset(
 )
 _VMI_SPEC = frozenset(
     "priorityClassName domain nodeSelector affinity schedulerName tolerations topologySpreadConstraints volumes "  # noqa: SIM905
-    "networks evictionStrategy startStrategy terminationGracePeriodSeconds livenessProbe readinessProbe hostname subdomain "
-    "dnsPolicy dnsConfig accessCredentials architecture resourceClaims utilityVolumes".split()
+    "networks evictionStrategy startStrategy terminationGracePeriodSeconds livenessProbe readinessProbe hostname "
+    "subdomain dnsPolicy dnsConfig accessCredentials architecture resourceClaims utilityVolumes".split()
 )
 _NAMES = {NAMESPACES: (DNS_LABEL, 63), SERVICES: (SERVICE_NAME, 63)}
 _BINDING = re.compile(r"rbac\.")
@@ -321,6 +322,7 @@ _AT_CREATION: dict[Resource, Callable[[Obj], None]] = {
     SECRETS: _secret,
     SERVICES: _service,
     NETWORKPOLICIES: _network_policy,
+    POLICIES: admission.understand,
     VMS: _virtual_machine,
     VMIS: _instance,
     PVCS: _claim,
