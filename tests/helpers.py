@@ -1,11 +1,13 @@
 """A site in use, as tests need it: people, labs, sessions that really run in the sandbox."""
 
+import io
 import itertools
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
 from django.utils.module_loading import import_string
 from django_q.models import OrmQ
 
@@ -113,3 +115,15 @@ def a_machine(cluster: Any, name: str, namespace: str, marks: dict[str, str] | N
     }
     uid: str = cluster.create(body)["metadata"]["uid"]
     return uid
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Exit status, and what it printed on either stream."""
+    out = io.StringIO()
+    try:
+        call_command(*words, stdout=out)
+    except SystemExit as error:
+        return int(error.code or 0), out.getvalue()
+    except CommandError as error:
+        return error.returncode, out.getvalue() + str(error)
+    return 0, out.getvalue()

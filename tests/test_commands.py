@@ -1,6 +1,5 @@
 """`manage.py reap`, `manage.py adopt` and the schedule: what an operator asks for and sees, and the exit status."""
 
-import io
 import json
 import os
 import subprocess
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db import OperationalError, connection
 from django_q.models import Schedule
-from helpers import a_lab, a_machine, deletes, expire, left_of, opened, running, statuses, sweep
+from helpers import a_lab, a_machine, command, deletes, expire, left_of, opened, running, statuses, sweep
 
 from sessions_app import labels, locks, marker, schedules, tasks
 from sessions_app.cluster import connect
@@ -24,18 +23,6 @@ from sessions_app.models import EndReason, Kind, LabSession, ReapFailure, ReapRu
 pytestmark = pytest.mark.django_db
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def command(*words: str) -> tuple[int, str]:
-    """Exit status, and what it printed on either stream."""
-    out = io.StringIO()
-    try:
-        call_command(*words, stdout=out)
-    except SystemExit as error:
-        return int(error.code or 0), out.getvalue()
-    except CommandError as error:
-        return error.returncode, out.getvalue() + str(error)
-    return 0, out.getvalue()
 
 
 def a_pod_session(cluster: Any) -> LabSession:
