@@ -137,6 +137,14 @@ def test_production_has_no_default_for_secrets_and_database(installation, name, 
     assert f"{name} must be set when LABSITE_MODE is production" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["SECRET_KEY", "DATABASE_URL", "GRADING_KEY"])
+def test_web_server_does_not_start_without_them(installation, name):
+    done = run(installation, "-m", "gunicorn", "labsite.wsgi", "--bind", "127.0.0.1:0", **without(name))
+
+    assert done.returncode == 3  # gunicorn's for a worker that cannot load the site
+    assert name in done.stderr
+
+
 def test_production_with_all_of_them_starts(installation):
     done = run(installation, "manage.py", "check", **REQUIRED)
 
@@ -160,7 +168,7 @@ def test_web_server_does_not_start_with_a_bad_environment(installation, environm
 
     done = run(installation, *command, **(without("LABSITE_ENVIRONMENT") | environment))
 
-    assert done.returncode == 3  # gunicorn's for a worker that cannot load the site
+    assert done.returncode == 3
     assert "(labsite.E001)" in done.stderr
 
 
