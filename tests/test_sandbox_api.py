@@ -142,6 +142,36 @@ def test_a_pod_of_which_a_fixed_field_changes_is_refused(api: Api) -> None:
     assert patch({"activeDeadlineSeconds": 11699}) == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (SECRETS, {"metadata": None}, 400),
+        (SECRETS, {"metadata": {"name": "s"}, "data": {"a": "no base64!"}}, 400),
+        (SECRETS, {"metadata": {}}, 422),
+        (SECRETS, {"metadata": {"name": "s", "namespace": "other"}}, 400),
+        (SECRETS, {"metadata": {"name": "s", "ownerReferences": [{"kind": "Secret"}]}}, 422),
+        (PODS, {"metadata": {"name": "p"}, "spec": {"containers": []}}, 422),
+        (PODS, pod("p") | {"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "many"}}}]}}, 400),
+        (VMS, vm("v") | {"spec": {"template": {"spec": {}}}}, 422),
+        (VMS, vm("v") | {"spec": {"runStrategy": "Twice", "template": {"spec": {"domain": {}}}}}, 422),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused_and_stored_nowhere(
+    api: Api, server: Sandbox, path: str, body: dict[str, Any], status: int
+) -> None:
+    answer = api("POST", path, body)
+
+    assert (answer.status, answer.get("kind"), answer.get("status")) == (status, "Status", "Failure")
+    server.settle()
+    assert [names(api("GET", where)) for where in (SECRETS, PODS, VMS)] == [[], [], []]
+
+
+def test_a_vm_cannot_lose_its_template(api: Api) -> None:
+    api("POST", VMS, halted("vm"))
+
+    assert api("PATCH", f"{VMS}/vm", {"spec": {"template": None}}, content=MERGE).status == 422
+
+
 def test_patches_merge_lists_by_key_replace_them_and_walk_pointers(api: Api) -> None:
     api("POST", PODS, pod("p"))
     strategic = {"spec": {"containers": [{"name": "lab", "image": "lab:2"}]}}

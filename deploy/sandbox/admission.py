@@ -14,7 +14,7 @@ from .access import User
 from .resources import POLICIES, POLICYBINDINGS, Obj, Resource
 from .store import Entry, Store
 
-_USERNAME = re.compile(r"request\.userInfo\.username == '([^']*)'")
+_USERNAME = re.compile(r"request\.userInfo\.username(?: == '([^']*)'|\.startsWith\('([^']*)'\))")
 _LABEL = re.compile(r"oldObject\.metadata\.\?labels\[\?'([^']+)'\]\.orValue\(''\) == '([^']*)'")
 
 
@@ -70,8 +70,14 @@ def _is_about(spec: Obj, resource: Resource, operation: str) -> bool:
 
 
 def _concerns(spec: Obj, user: User) -> bool:
-    conditions = (_USERNAME.fullmatch(c["expression"].strip()) for c in spec.get("matchConditions") or [])
-    return all(condition is not None and condition[1] == user.name for condition in conditions)
+    return all(_names(condition["expression"], user) for condition in spec.get("matchConditions") or [])
+
+
+def _names(expression: str, user: User) -> bool:
+    found = _USERNAME.fullmatch(expression.strip())
+    if found is None:
+        return False
+    return user.name == found[1] if found[1] is not None else user.name.startswith(found[2])
 
 
 def _holds(expression: str, entry: Entry) -> bool:

@@ -14,7 +14,7 @@ import orjson
 
 from . import errors, patching, quota, validation
 from .clock import Clock
-from .resources import NAMESPACES, PODS, SECRETS, Obj, Resource
+from .resources import NAMESPACES, PODS, Obj, Resource
 from .store import Entry, Store, value
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -73,6 +73,8 @@ class Api:
                 f"the API version in the data ({body['apiVersion']}) does not match the expected "
                 f"API version ({resource.api_version})"
             )
+        if not isinstance(body.get("metadata", {}), dict):
+            raise errors.bad_request(f"{resource.kind}: metadata is no object")
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, **copy(body)}
         meta = obj["metadata"]
         if resource.namespaced and meta.setdefault("namespace", namespace) != namespace:
@@ -158,11 +160,7 @@ class Api:
             after.pop("status", None)
             after |= {"status": before.copy()["status"]} if "status" in before.object else {}
         validation.metadata(resource, after)
-        validation.no_new_finalizers(resource, before.object, after)
-        if resource is PODS and not subresource:
-            validation.pod_change(before.object, after)
-        if resource is SECRETS:
-            validation.secret_data(after)
+        validation.change(resource, before.object, after, subresource)
         return self.write(before, after, dry_run=dry_run)
 
     def write(self, before: Entry, after: Obj, *, dry_run: bool = False) -> Entry:

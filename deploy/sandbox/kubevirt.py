@@ -110,7 +110,7 @@ class Machines:
                 set_condition(obj, "Ready", "False", clock, reason="VMINotExists", message="VMI does not exist")
 
         vm = self.api.change(vm, change)
-        if failure and strategy in ("Always", "RerunOnFailure"):
+        if failure:
             self.loop.at(seconds(failure["retryAfterTimestamp"]), self.attend, vm.namespace, vm.name)
 
 

@@ -39,6 +39,7 @@ class Loop:
             self._due: dict[Job, float] = {}
             self._heap: list[tuple[float, int, Job]] = []
             self._appointments: list[tuple[float, int, Job]] = []
+            self._appointed: set[tuple[float, Callable[..., None], tuple[Any, ...]]] = set()
             self.failures.clear()
 
     def later(self, delay: float, work: Callable[..., None], *args: Any) -> None:
@@ -53,8 +54,10 @@ class Loop:
 
     def at(self, when: float, work: Callable[..., None], *args: Any) -> None:
         """Do this when the cluster's clock shows `when`."""
-        heapq.heappush(self._appointments, (when, next(self._order), (work, args)))
-        self._wake.notify()
+        if (when, work, args) not in self._appointed:
+            self._appointed.add((when, work, args))
+            heapq.heappush(self._appointments, (when, next(self._order), (work, args)))
+            self._wake.notify()
 
     def is_current(self) -> bool:
         """Is the caller a controller at work?"""
@@ -110,7 +113,8 @@ class Loop:
 
     def _next(self) -> Job | None:
         while self._appointment_is_due():
-            _, _, (work, args) = heapq.heappop(self._appointments)
+            when, _, (work, args) = heapq.heappop(self._appointments)
+            self._appointed.discard((when, work, args))
             self.later(0, work, *args)
         while self._heap and self._heap[0][0] <= time.monotonic():
             due, _, job = heapq.heappop(self._heap)

@@ -7,6 +7,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from . import errors
+
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {
     "n": "1e-9",
@@ -27,7 +29,7 @@ _FORM = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]?)$
 def _parse(text: str) -> Decimal:
     found = _FORM.match(text)
     if not found:
-        raise ValueError(f"not a quantity: {text!r}")
+        raise errors.bad_request(f"quantities must match the regular expression '{_FORM.pattern}': {text!r} does not")
     number, unit = found.groups()
     return Decimal(number) * (_BINARY.get(unit) or Decimal(_DECIMAL[unit]))
 

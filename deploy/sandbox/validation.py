@@ -112,7 +112,18 @@ def _label(resource: Resource, name: str, key: str, value: object) -> None:
         raise errors.invalid(resource, name, "metadata.labels", problem)
 
 
-def no_new_finalizers(resource: Resource, before: Obj, after: Obj) -> None:
+def change(resource: Resource, before: Obj, after: Obj, subresource: str) -> None:
+    """Checks of a change that a client asks for."""
+    _no_new_finalizers(resource, before, after)
+    if resource is PODS and not subresource:
+        _pod_change(before, after)
+    elif resource is VMS:
+        _virtual_machine(after)
+    elif resource is SECRETS:
+        _secret(after)
+
+
+def _no_new_finalizers(resource: Resource, before: Obj, after: Obj) -> None:
     old = before["metadata"].get("finalizers") or []
     new = [f for f in after["metadata"].get("finalizers") or [] if f not in old]
     if new and "deletionTimestamp" in before["metadata"]:
@@ -137,8 +148,8 @@ def _pod(obj: Obj) -> None:
     for number, container in enumerate(spec["containers"]):
         if not container.get("name"):
             raise errors.invalid(PODS, name, f"spec.containers[{number}].name", "Required value")
-        _resources(container.setdefault("resources", {}))
-    deadline(obj)
+        container["resources"] = _resources(container.get("resources") or {})
+    _deadline(obj)
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("schedulerName", "default-scheduler")
@@ -146,17 +157,26 @@ def _pod(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
 
 
-def deadline(obj: Obj) -> None:
+def _deadline(obj: Obj) -> None:
     seconds = obj["spec"].get("activeDeadlineSeconds")
     if seconds is not None and (not isinstance(seconds, int) or seconds < 1):
         problem = f"Invalid value: {seconds}: must be between 1 and 2147483647, inclusive"
         raise errors.invalid(PODS, obj["metadata"]["name"], "spec.activeDeadlineSeconds", problem)
 
 
-def _resources(resources: Obj) -> None:
+def _resources(given: Obj) -> Obj:
     """Requests that are not given are the limits."""
-    if limits := resources.get("limits"):
-        resources["requests"] = {**limits, **(resources.get("requests") or {})}
+    if limits := given.get("limits"):
+        given["requests"] = {**limits, **(given.get("requests") or {})}
+    _are_amounts(given)
+    return given
+
+
+def _are_amounts(resources: Obj) -> None:
+    """Refuse what is no quantity, before a controller stumbles over it."""
+    for kind in ("requests", "limits"):
+        for amount in (resources.get(kind) or {}).values():
+            quantities.parse(amount)
 
 
 def _quality(spec: Obj) -> str:
@@ -172,10 +192,10 @@ def _quality(spec: Obj) -> str:
     return "Guaranteed"
 
 
-def pod_change(before: Obj, after: Obj) -> None:
+def _pod_change(before: Obj, after: Obj) -> None:
     """Of a Pod's spec only images, tolerations and the deadline may change, and the deadline only downwards."""
     name, old, new = after["metadata"]["name"], before["spec"], after["spec"]
-    deadline(after)
+    _deadline(after)
     limit, asked = old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
     if limit is not None and (asked is None or asked > limit):
         problem = f"Invalid value: {asked}: must be less than or equal to previous value"
@@ -197,13 +217,9 @@ def _fixed_part(spec: Obj) -> Obj:
     return fixed
 
 
-def secret_data(obj: Obj) -> None:
+def _secret(obj: Obj) -> None:
     for key, text in (obj.pop("stringData", None) or {}).items():
         obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-
-
-def _secret(obj: Obj) -> None:
-    secret_data(obj)
     obj.setdefault("type", "Opaque")
     for key, text in (obj.get("data") or {}).items():
         try:
@@ -223,9 +239,8 @@ def _service(obj: Obj) -> None:
     for port in spec.get("ports") or []:
         port.setdefault("protocol", "TCP")
         port.setdefault("targetPort", port["port"])
-    spec.setdefault(
-        "clusterIP", f"10.96.{hash(obj['metadata']['uid']) % 250}.{hash(obj['metadata']['name']) % 250 + 1}"
-    )
+    number = int(obj["metadata"]["uid"][:8], 16)
+    spec.setdefault("clusterIP", f"10.96.{number % 250}.{number // 250 % 250 + 1}")
     obj["status"] = {"loadBalancer": {}}
 
 
@@ -255,6 +270,9 @@ def _virtual_machine(obj: Obj) -> None:
     guest = spec["template"].get("spec") or {}
     _prune(guest, _VMI_SPEC)
     _guest(VMS, name, "spec.template.spec", guest)
+    for number, disk in enumerate(spec.get("dataVolumeTemplates") or []):
+        if not (disk.get("metadata") or {}).get("name") or not isinstance(disk.get("spec"), dict):
+            raise errors.invalid(VMS, name, f"spec.dataVolumeTemplates[{number}]", "Required value: a name and a spec")
 
 
 def _prune(spec: Obj, known: frozenset[str]) -> None:
@@ -270,6 +288,7 @@ def _instance(obj: Obj) -> None:
 def _guest(resource: Resource, name: str, field: str, spec: Obj) -> None:
     if not isinstance(spec.get("domain"), dict):
         raise errors.invalid(resource, name, f"{field}.domain", "Required value")
+    _are_amounts(spec["domain"].get("resources") or {})
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     for number, disk in enumerate((spec["domain"].get("devices") or {}).get("disks") or []):
         if disk.get("name") not in volumes:
@@ -295,14 +314,8 @@ def _claim(obj: Obj) -> None:
 
 
 def _quota(obj: Obj) -> None:
-    for name, hard in (obj.setdefault("spec", {}).get("hard") or {}).items():
-        try:
-            quantities.parse(hard)
-        except ValueError as error:
-            raise errors.bad_request(
-                f'ResourceQuota in version "v1" cannot be handled as a ResourceQuota: {name}: {error}'
-            ) from error
-    obj.pop("status", None)
+    for amount in (obj.setdefault("spec", {}).get("hard") or {}).values():
+        quantities.parse(amount)
 
 
 def _namespace(obj: Obj) -> None:
