@@ -16,7 +16,7 @@ PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postg
 	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
 RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
 
-.PHONY: help install demo test check format
+.PHONY: help install demo test check format constraints
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -42,11 +42,16 @@ format: $(INSTALLED) ## let ruff put the code in order
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-$(INSTALLED): pyproject.toml
+constraints: $(INSTALLED) ## take the newest versions that pyproject.toml allows, and pin what production runs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable .
+	$(BIN)/python -m deploy.constraints > deploy/constraints.new
+	mv deploy/constraints.new deploy/constraints.txt
+
+$(INSTALLED): pyproject.toml deploy/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "Missing: Python 3.11 or newer as $(PYTHON). Another one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 		{ echo "Missing: venv of $(PYTHON) (on Debian and Ubuntu the package python3-venv)."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt --editable '.[dev]'
 	@touch $@
