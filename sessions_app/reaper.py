@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from sessions_app import closing, labels, locks, machines, marker
 from sessions_app.cluster import Cluster, ClusterError, NoAnswer, Refused, Thing, Throttled, connect
 from sessions_app.models import (
+    Deletion,
     Direction,
     EndReason,
     LabSession,
@@ -176,7 +177,7 @@ class Sweep:
         rights = [cause.lacking for cause in causes if isinstance(cause, Refused) and cause.lacking]
         for right in rights:
             self.lacks(direction, right)
-        if len(rights) < len(causes) or direction == Direction.ORPHANS:  # whose record leads back to the Secret
+        if len(rights) < len(causes):
             self.note(direction, subject, error, session)
         if isinstance(error, Throttled):
             self.stopped = _("The cluster asked to be left alone: %(error)s") % {"error": error}
@@ -300,12 +301,12 @@ class Sweep:
         return True
 
     def forgotten_secrets(self, seen: set[str]) -> None:
-        """Machines whose removal failed half-way: those that are not seen any more may have left their Secret."""
-        for subject in ReapFailure.objects.open(Direction.ORPHANS).values_list("subject", flat=True).distinct():
-            kind, _slash, name = subject.partition("/")
-            if kind == "VirtualMachine" and subject not in seen:
+        """Machines whose removal was broken off: those that are not seen any more may have left their Secret."""
+        for machine in sorted(_half_removed()):
+            subject = f"VirtualMachine/{machine}"
+            if subject not in seen:
                 why = _("its machine was removed before")
-                self.handle(Direction.ORPHANS, subject, why, partial(self.remove_secret, name, why))
+                self.handle(Direction.ORPHANS, subject, why, partial(self.remove_secret, machine, why))
 
     def remove_secret(self, machine: str, why: str) -> bool:
         found = self.cluster.get("VirtualMachine", settings.LAB_VM_NAMESPACE, machine)
@@ -376,6 +377,18 @@ class Sweep:
 def _stays(thing: Thing) -> bool:
     """Neither leaving already nor another object's: a launcher bears our labels too, but belongs to its machine."""
     return not (thing.leaving or thing.controlled or thing.kind == "VirtualMachineInstance")
+
+
+def _half_removed() -> set[str]:
+    """Orphaned machines that we asked to go and whose Secrets we did not, refused or killed in between.
+
+    The records know, since each is written before its delete is asked for.
+    """
+    asked = Deletion.objects.filter(direction=Direction.ORPHANS)
+    gone = asked.filter(kind="Secret", answer__in=(Deletion.ACCEPTED, Deletion.ABSENT))
+    secrets = set(gone.values_list("name", flat=True))
+    names = set(asked.filter(kind="VirtualMachine").values_list("name", flat=True))
+    return {name for name in names if labels.secret_name(name) not in secrets}
 
 
 def _stories(orphans: Iterable[Thing]) -> dict[UUID | None, str]:
