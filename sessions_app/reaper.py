@@ -259,12 +259,11 @@ class Sweep:
         """
         staying = [thing for things in inventory.values() for thing in things if _stays(thing)]
         ours = [thing for thing in staying if labels.is_ours(thing.labels, settings.LABSITE_ENVIRONMENT)]
-        live = set(LabSession.objects.ours().live().values_list("pk", flat=True))
-        closed = {
-            uid for uids in LabSession.objects.ours().leaving().values_list("uids", flat=True) for uid in uids.values()
-        }
+        rows = LabSession.objects.ours()
+        live = set(rows.live().values_list("pk", flat=True))
+        closed = {uid for uids in rows.leaving().values_list("uids", flat=True) for uid in uids.values()}
         orphans = [thing for thing in ours if labels.session_of(thing.labels) not in live]
-        orphans += [thing for thing in staying if thing.uid in closed and labels.SESSION not in thing.labels]
+        orphans += [thing for thing in staying if thing.uid in closed and labels.MANAGED_BY not in thing.labels]
         if self.brake(orphans, ours):
             return
         stories = _stories(orphans)
@@ -277,8 +276,8 @@ class Sweep:
 
     def brake(self, orphans: list[Thing], ours: list[Thing]) -> bool:
         """More than three sessions and more than half of all: a person confirms exactly what is shown."""
-        sessions = {thing.labels.get(labels.SESSION) for thing in orphans}
-        everything = {thing.labels.get(labels.SESSION) for thing in ours}
+        sessions = {thing.labels.get(labels.SESSION) or thing.uid for thing in orphans}
+        everything = sessions | {thing.labels.get(labels.SESSION) or thing.uid for thing in ours}
         if self.confirmed or len(sessions) <= BRAKE_SESSIONS or len(sessions) * 2 <= len(everything):
             return False
         self.run.held = [

@@ -895,3 +895,14 @@ def test_secret_without_an_owner_is_gone_after_closing(cluster):
     cluster.settle()
 
     assert left_of(cluster, session) == []
+
+
+def test_brake_counts_objects_without_a_session_one_by_one(cluster, settings):
+    marks = {labels.MANAGED_BY: "labsite", labels.ENVIRONMENT: settings.LABSITE_ENVIRONMENT}
+    for number in range(4):
+        a_machine(cluster, f"lab-{number}", settings.LAB_VM_NAMESPACE, marks)
+
+    run = sweep()
+
+    assert len(run.held) == 4
+    assert deletes(cluster) == []
