@@ -1,9 +1,9 @@
 """PostgreSQL's advisory locks, by purpose."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from django.db import OperationalError, connection, connections
+from django.db import Error, OperationalError, connection, connections
 from psycopg.errors import LockNotAvailable
 
 SWEEP, WATCH, ADMISSION, SCHEDULE = range(0x1AB51, 0x1AB55)
@@ -20,7 +20,12 @@ def held(lock: int) -> Iterator[bool]:
         with own.cursor() as cursor:
             cursor.execute("SELECT pg_try_advisory_lock(%s)", [lock])
             (mine,) = cursor.fetchone()
-            yield mine
+            try:
+                yield mine
+            finally:
+                # The server notices a closed connection a moment later: who comes next would find the lock taken.
+                with suppress(Error):  # gone with the connection
+                    cursor.execute("SELECT pg_advisory_unlock_all()")
     finally:
         own.close()
 
