@@ -1,0 +1,417 @@
+"""The manifests: valid, confined, and held together with the code that they run."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import django_q.conf
+import kubernetes_validate
+import pytest
+from django.conf import settings as site_settings
+from django.core.management import get_commands, load_command_class
+from django.utils.module_loading import import_string
+from rendered import (
+    EVERYTHING,
+    OVERLAYS,
+    ROOT,
+    containers,
+    identity,
+    installation,
+    named,
+    pods,
+    rendered,
+    rules,
+    settings_of,
+    with_monitoring,
+)
+from test_settings import read_by_the_settings
+
+from sessions_app import labels, rights
+
+SCHEMAS = "1.37"
+WORKLOADS = ("web", "reaper", "jobs", "migrate", "sweep", "fuse")
+READ_BY_DJANGO_Q = "Q_CLUSTER_NAME"
+SECRETS = {"SECRET_KEY", "GRADING_KEY", "DATABASE_URL"}
+
+
+@pytest.fixture(params=OVERLAYS)
+def environment(request: Any, settings: Any) -> str:
+    settings.LABSITE_ENVIRONMENT = request.param
+    name: str = request.param
+    return name
+
+
+def on(component: str, environment: str = "prod") -> Any:
+    return pods(installation(environment))[component]
+
+
+def main_container(component: str, environment: str = "prod") -> Any:
+    (container,) = on(component, environment)["spec"]["containers"]
+    return container
+
+
+# --- valid ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+def test_every_manifest_is_valid_by_the_schemas_of_kubernetes(what):
+    for body in rendered(what):
+        kubernetes_validate.validate(body, SCHEMAS, strict=True)
+
+
+def test_the_schemas_refuse_a_misspelt_field():
+    body = named(installation("prod"), "Deployment", "web")
+    body["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(body, SCHEMAS, strict=True)
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+def test_no_placeholder_is_left(what):
+    values = set(words(rendered(what)))
+
+    assert not [value for value in values if "NAMESPACE" in value and "LAB_" not in value]
+    assert not [value for value in values if "ENVIRONMENT" in value and value != "LABSITE_ENVIRONMENT"]
+    assert not [value for value in values if value == "environment" or value.endswith(("-environment", "-version"))]
+
+
+def words(body: Any) -> Any:
+    """Every string in it, keys too."""
+    if isinstance(body, dict):
+        for key, value in body.items():
+            yield key
+            yield from words(value)
+    elif isinstance(body, list):
+        for part in body:
+            yield from words(part)
+    elif isinstance(body, str):
+        yield body
+
+
+def test_objects_of_the_whole_cluster_stand_in_no_namespace(environment):
+    for body in installation(environment):
+        if body["kind"] in ("Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+            assert "namespace" not in body["metadata"]
+        else:
+            assert body["metadata"]["namespace"]
+
+
+# --- who owns what ----------------------------------------------------------------------------------
+
+
+def test_installations_and_the_shared_namespaces_have_no_object_in_common():
+    """Removing one installation takes nothing of another one along."""
+    owned = [{identity(body) for body in rendered(what)} for what in EVERYTHING]
+
+    assert sum(map(len, owned)) == len(set().union(*owned))
+
+
+def test_installations_share_the_namespaces_of_the_labs():
+    shared = {body["metadata"]["name"] for body in rendered("namespaces") if body["kind"] == "Namespace"}
+
+    for environment in OVERLAYS:
+        data = settings_of(installation(environment))
+        assert {data["LAB_VM_NAMESPACE"], data["LAB_POD_NAMESPACE"]} == shared == {"labsite-vms", "labsite-pods"}
+        assert not shared & {b["metadata"]["name"] for b in installation(environment) if b["kind"] == "Namespace"}
+
+
+def test_nothing_of_an_installation_names_another_one():
+    for environment, other in (("prod", "dev"), ("dev", "prod")):
+        # labsite.dev is the prefix of our labels
+        said = " ".join(words(installation(environment))).replace("labsite.dev/", "").replace("production", "")
+        assert other not in said.replace("-", " ").replace(".", " ").split()
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+@pytest.mark.parametrize("asked", OVERLAYS)
+def test_no_sweep_takes_a_manifest_for_one_of_its_machines(what, asked):
+    for body in rendered(what):
+        assert not labels.is_ours(body["metadata"].get("labels") or {}, asked)
+
+
+def test_quota_holds_what_the_site_promises():
+    hard = named(rendered("namespaces"), "ResourceQuota")["spec"]["hard"]
+
+    assert hard == {
+        "count/virtualmachines.kubevirt.io": "8",
+        "requests.cpu": "16",
+        "requests.memory": "48Gi",
+        "persistentvolumeclaims": "12",
+    }
+    assert {settings_of(installation(environment))["LAB_VM_SEATS"] for environment in OVERLAYS} == {"8"}
+
+
+def test_pod_security_levels():
+    shared, prod = rendered("namespaces"), installation("prod")
+    enforced = {
+        body["metadata"]["name"]: body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for body in shared + prod
+        if body["kind"] == "Namespace"
+    }
+
+    assert enforced == {"labsite-vms": "baseline", "labsite-pods": "baseline", "labsite-prod": "restricted"}
+
+
+# --- confined ---------------------------------------------------------------------------------------
+
+
+def test_these_are_all_workloads(environment):
+    assert sorted(pods(installation(environment))) == sorted(WORKLOADS)
+
+
+@pytest.mark.parametrize("component", WORKLOADS)
+def test_pods_run_as_nobody_and_can_write_only_to_tmp(environment, component):
+    pod = on(component, environment)["spec"]
+    (tmp,) = pod["volumes"]
+
+    assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 10001)
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod["enableServiceLinks"]
+    assert "sizeLimit" in tmp["emptyDir"]
+    for container in containers({"spec": pod}):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["volumeMounts"] == [{"name": tmp["name"], "mountPath": "/tmp"}]
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("component", WORKLOADS)
+def test_secrets_are_referred_to_and_never_in_plain(environment, component):
+    for container in containers(on(component, environment)):
+        for variable in container.get("env", ()):
+            if variable["name"] in SECRETS:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                assert reference == {"name": "labsite", "key": variable["name"]}
+    assert "Secret" not in {body["kind"] for body in installation(environment)}
+    assert not SECRETS & set(settings_of(installation(environment)))
+
+
+def test_fuse_needs_neither_secrets_nor_database(environment):
+    fuse = main_container("fuse", environment)
+
+    assert on("fuse", environment)["spec"]["serviceAccountName"] == "labsite-fuse"
+    assert "env" not in fuse
+    assert fuse["envFrom"] == [
+        {"configMapRef": {"name": named(installation(environment), "ConfigMap")["metadata"]["name"]}}
+    ]
+
+
+def test_migration_has_no_account_and_knows_nothing_but_the_database():
+    pod = on("migrate")["spec"]
+
+    assert "serviceAccountName" not in pod
+    assert pod["automountServiceAccountToken"] is False
+    assert [variable["name"] for variable in main_container("migrate")["env"]] == ["DATABASE_URL"]
+
+
+def test_migration_is_a_job_of_its_own_for_each_version():
+    job = named(installation("prod"), "Job")
+    image = main_container("migrate")["image"]
+
+    assert job["metadata"]["name"] == f"migrate-{image.partition(':')[2]}"
+
+
+# --- alive ------------------------------------------------------------------------------------------
+
+
+def test_web_runs_twice_and_says_how_it_is():
+    bodies = installation("prod")
+    web, budget = named(bodies, "Deployment", "web"), named(bodies, "PodDisruptionBudget")
+    container = main_container("web")
+
+    assert web["spec"]["replicas"] == 2
+    assert budget["spec"]["minAvailable"] == 1
+    assert budget["spec"]["selector"]["matchLabels"].items() <= on("web")["metadata"]["labels"].items()
+    paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+    assert paths == {"startup": "/healthz", "readiness": "/readyz", "liveness": "/healthz"}
+    probes = import_string("sessions_app.views.health.PROBES")
+    assert set(paths.values()) <= set(probes)
+
+
+@pytest.mark.parametrize("name", ["reaper", "jobs"])
+def test_workers_are_one_process_that_may_finish_its_tasks(environment, name):
+    worker = named(installation(environment), "Deployment", name)["spec"]
+    container = main_container(name, environment)
+    q = site_settings.Q_CLUSTER
+
+    assert (worker["replicas"], worker["strategy"]) == (1, {"type": "Recreate"})
+    assert container["command"] == ["python", "manage.py", "qcluster"]
+    assert {"name": "Q_CLUSTER_NAME", "value": name} in container["env"]
+    assert name in (q["cluster_name"], *q["ALT_CLUSTERS"])
+    running_and_prefetched = 1 + q["queue_limit"] + 1
+    assert worker["template"]["spec"]["terminationGracePeriodSeconds"] >= max(
+        180, q["timeout"] * running_and_prefetched
+    )
+
+
+def test_reaper_is_restarted_when_no_scheduled_sweep_runs():
+    container = main_container("reaper")
+
+    assert container["livenessProbe"]["exec"]["command"] == ["python", "manage.py", "reaper_alive"]
+    startup = container["startupProbe"]
+    assert startup["exec"] == container["livenessProbe"]["exec"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] > site_settings.LAB_ALIVE_SECONDS
+    assert site_settings.LAB_ALIVE_SECONDS > 120  # the sign of life is in /tmp, and comes every minute
+
+
+@pytest.mark.parametrize(("name", "command"), [("sweep", "reap"), ("fuse", "reap --fuse")])
+def test_drivers_run_every_five_minutes_and_never_twice_at_once(environment, name, command):
+    driver = named(installation(environment), "CronJob", name)["spec"]
+
+    assert (driver["schedule"], driver["concurrencyPolicy"]) == ("*/5 * * * *", "Forbid")
+    assert main_container(name, environment)["command"] == ["python", "manage.py", *command.split()]
+
+
+def test_second_driver_does_not_fail_when_another_sweep_runs():
+    job = named(installation("prod"), "CronJob", "sweep")["spec"]["jobTemplate"]["spec"]
+    busy = import_string("sessions_app.management.commands.reap.BUSY")
+
+    ignored = [rule["onExitCodes"]["values"] for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+
+    assert ignored == [[busy]]
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # the policy is not allowed otherwise
+
+
+# --- the code that they run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("component", WORKLOADS)
+def test_every_command_is_one_that_there_is(component):
+    for container in containers(on(component)):
+        assert_runs(container["command"])
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if "exec" in container.get(probe, {}):
+                assert_runs(container[probe]["exec"]["command"])
+
+
+def assert_runs(command: list[str]) -> None:
+    """Fails, or exits, for a management command or an option that does not exist."""
+    program, *arguments = command
+    if program == "gunicorn":
+        module, _colon, attribute = arguments[0].partition(":")
+        assert callable(import_string(f"{module}.{attribute or 'application'}")), shlex.join(command)
+        return
+    assert (program, arguments[0]) == ("python", "manage.py")
+    assert (ROOT / "manage.py").is_file()
+    name = arguments[1]
+    load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(arguments[2:])
+
+
+def test_an_option_that_does_not_exist_is_noticed():
+    with pytest.raises(Exception, match="unrecognized"):
+        assert_runs(["python", "manage.py", "reap", "--bang"])
+
+
+def test_every_variable_is_one_that_is_read(environment):
+    bodies = installation(environment)
+    given = set(settings_of(bodies))
+    for pod in pods(bodies).values():
+        given |= {variable["name"] for container in containers(pod) for variable in container.get("env", ())}
+
+    assert given - read_by_the_settings() == {READ_BY_DJANGO_Q}
+    assert READ_BY_DJANGO_Q in Path(django_q.conf.__file__).read_text()
+
+
+def test_web_is_given_all_that_production_must_have():
+    given = set(settings_of(installation("prod"))) | {variable["name"] for variable in main_container("web")["env"]}
+
+    assert given >= SECRETS | {"LABSITE_ENVIRONMENT", "ALLOWED_HOSTS", "LABSITE_URL"}
+
+
+def test_machines_report_to_the_service_of_their_own_site(environment):
+    bodies = installation(environment)
+    data, service = settings_of(bodies), named(bodies, "Service", "web")
+    host = f"web.labsite-{environment}.svc.cluster.local"
+
+    assert data["LABSITE_URL"] == f"http://{host}"
+    assert host in data["ALLOWED_HOSTS"].split(",")
+    (port,) = service["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (80, main_container("web")["ports"][0]["name"])
+    assert service["spec"]["selector"].items() <= on("web")["metadata"]["labels"].items()
+
+
+# --- rights -----------------------------------------------------------------------------------------
+
+
+def granted(environment: str, account: str) -> set[tuple[str, str, str, str, str]]:
+    bodies = installation(environment)
+    found = set()
+    for binding in bodies:
+        if binding["kind"] == "RoleBinding":
+            (subject,) = binding["subjects"]
+            role = named(bodies, "Role", binding["roleRef"]["name"], binding["metadata"]["namespace"])
+            if subject == {"kind": "ServiceAccount", "name": account, "namespace": f"labsite-{environment}"}:
+                found |= set(rules(role))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("account", "wanted"),
+    [("labsite", (*rights.SITE, *rights.OPTIONAL)), ("labsite-fuse", rights.FUSE)],
+    ids=["site", "fuse"],
+)
+def test_roles_grant_exactly_what_the_code_lists(environment, settings, account, wanted):
+    data = settings_of(installation(environment))
+    settings.LAB_VM_NAMESPACE, settings.LAB_POD_NAMESPACE = data["LAB_VM_NAMESPACE"], data["LAB_POD_NAMESPACE"]
+
+    assert granted(environment, account) == {
+        (right.verb, right.group, right.resource, right.namespace, right.name) for right in wanted
+    }
+
+
+def test_every_role_is_bound_and_nothing_is_granted_to_the_whole_cluster(environment):
+    bodies = installation(environment)
+    roles = {identity(body)[1:] for body in bodies if body["kind"] == "Role"}
+    bound = {(b["metadata"]["namespace"], b["roleRef"]["name"]) for b in bodies if b["kind"] == "RoleBinding"}
+
+    assert roles == bound
+    assert not [body for body in bodies if body["kind"].startswith("ClusterRole")]
+
+
+def test_nobody_may_read_or_change_secrets(environment):
+    verbs = {
+        rule[0]
+        for body in installation(environment)
+        if body["kind"] == "Role"
+        for rule in rules(body)
+        if rule[2] in ("secrets", "*")
+    }
+
+    assert verbs == {"create", "delete"}
+
+
+def test_accounts_get_a_token_only_where_a_pod_asks_for_it(environment):
+    bodies = installation(environment)
+    assert {b["automountServiceAccountToken"] for b in bodies if b["kind"] == "ServiceAccount"} == {False}
+
+    with_token = {name for name, pod in pods(bodies).items() if pod["spec"]["automountServiceAccountToken"]}
+
+    assert with_token == {"web", "reaper", "jobs", "sweep", "fuse"}
+
+
+# --- monitoring -------------------------------------------------------------------------------------
+
+
+def test_monitoring_is_optional_and_finds_the_web_server(tmp_path):
+    bodies = with_monitoring(tmp_path)
+    monitor, service = named(bodies, "ServiceMonitor"), named(bodies, "Service", "web")
+
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert monitor["metadata"]["namespace"] == service["metadata"]["namespace"]
+    assert not {"ServiceMonitor", "PrometheusRule"} & {body["kind"] for body in installation("prod")}
+
+
+def test_alerts_say_what_is_wrong_and_how_bad(tmp_path):
+    (group,) = named(with_monitoring(tmp_path), "PrometheusRule")["spec"]["groups"]
+
+    for rule in group["rules"]:
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"]
+    names = {rule["alert"] for rule in group["rules"]}
+    assert names >= {"LabsiteReaperStale", "LabsiteRefused", "LabsiteStuck", "LabsiteFailures", "LabsiteFull"}
