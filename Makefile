@@ -16,7 +16,7 @@ PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postg
 	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
 RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
 
-.PHONY: help install demo test check format constraints
+.PHONY: help install demo test prove check format constraints
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -28,6 +28,9 @@ demo: $(INSTALLED) ## run the site on a stand-in cluster (PORT=8000 SANDBOX_PORT
 
 test: $(INSTALLED) ## run the test suite on its own PostgreSQL and its own sandbox cluster
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+prove: $(INSTALLED) ## every trouble with every call, every kill point (`make test` runs a sample); prints the sizes
+	LABSITE_PROVE=all $(BIN)/python -m pytest $(PYTEST_ARGS) tests/prove
 
 check: $(INSTALLED) ## lint, format, types, import layers, templates, migrations, production settings
 	$(BIN)/ruff check $(SOURCES)
