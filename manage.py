@@ -22,7 +22,8 @@ def database() -> AbstractContextManager[None]:
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "labsite.settings")
-    environ.Env.read_env(Path(__file__).resolve().parent / ".env")  # as the settings do, which come too late for this
+    here = Path(__file__).resolve().parent
+    environ.Env.read_env(os.environ.get("LABSITE_ENV_FILE", here / ".env"))  # as the settings, which come too late
     try:
         with database():
             execute_from_command_line(sys.argv)

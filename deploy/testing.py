@@ -16,6 +16,7 @@ import pytest
 from deploy.postgres import Postgres
 
 ENVIRONMENT = {
+    "LABSITE_ENV_FILE": os.devnull,  # a developer's own settings are not the tests'
     "LABSITE_MODE": "development",
     "LABSITE_ENVIRONMENT": "test",
     "LAB_API_SERVER": "http://127.0.0.1:1",  # nobody listens there: a test that needs a cluster asks for the fixture

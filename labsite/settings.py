@@ -17,7 +17,7 @@ from labsite.logs import logging_config
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
-env.read_env(BASE_DIR / ".env")
+env.read_env(env.str("LABSITE_ENV_FILE", default=str(BASE_DIR / ".env")))
 
 MODE = env.str("LABSITE_MODE", default="production")
 DEVELOPMENT = MODE == "development"

@@ -7,6 +7,7 @@ may do there, `--tag fuse` what the fuse's may.
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  (Django's own name)
@@ -133,3 +134,18 @@ def _quota(cluster: Cluster) -> Iterator[CheckMessage]:
     elif limit > seats:
         text = f"The quota in {namespace} admits {limit:g} virtual machines, and LAB_VM_SEATS is {seats}."
         yield Warning(text, hint=hint, id="labsite.W105")
+
+
+@register("labsite")
+def check_url(**kwargs: Any) -> list[CheckMessage]:
+    """Machines report their results there: an address that only this computer knows gets none."""
+    host = urlsplit(settings.LABSITE_URL).hostname or ""
+    if settings.DEVELOPMENT or (host and host not in ("localhost", "127.0.0.1", "::1")):
+        return []
+    return [
+        Error(
+            f"LABSITE_URL is {settings.LABSITE_URL!r}, which no machine can reach.",
+            hint=_("The address under which machines in the cluster reach the site, such as https://labs.example.org."),
+            id="labsite.E006",
+        )
+    ]

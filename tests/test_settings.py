@@ -23,6 +23,7 @@ READ = re.compile(r'\b(?:env\.\w+|required)\(\s*"(\w+)"')
 LINE = re.compile(r"^#?([A-Z][A-Z_]*)=(.*)$", re.MULTILINE)
 
 REQUIRED = {
+    "LABSITE_URL": "https://labs.example.org",
     "SECRET_KEY": "x" * 64,
     "DATABASE_URL": "postgresql://labsite@db.example.org/labsite",
     "GRADING_KEY": "y" * 64,

@@ -104,14 +104,14 @@ class ReapRun(models.Model):
         return f"#{self.pk}"
 
     def count(self, direction: str, what: str, amount: int = 1) -> None:
-        counts = self.counts.setdefault(direction, {"found": 0, "done": 0, "failed": 0})
+        counts = self.counts.setdefault(str(direction), {"found": 0, "done": 0, "failed": 0})
         counts[what] += amount
 
     def total(self, what: str) -> int:
         return sum(counts[what] for counts in self.counts.values())
 
     def skip(self, direction: str, reason: str) -> None:
-        self.skipped[direction] = reason
+        self.skipped[str(direction)] = reason
 
     def show(self) -> None:
         """For whoever watches the run's page."""
