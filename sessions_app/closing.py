@@ -99,23 +99,23 @@ def _chains(session: LabSession) -> Iterator[list[tuple[str, str]]]:
 def _delete_own(session: LabSession, act: Act, kind: str, name: str) -> None:
     uid = session.uid_of(kind, name)
     if kind == "Secret":
-        if not uid:
-            _look(session, act, "VirtualMachine", name.removesuffix(labels.secret_name("")))
+        if not uid:  # by its name alone, and only if no other machine has taken that name
+            _look(session, act, "VirtualMachine", name.removesuffix(labels.secret_name("")), recorded=None)
     elif not uid or session.attempts > 1:  # created without our hearing of it, or perhaps accepted before: look first
-        found = _look(session, act, kind, name)
+        found = _look(session, act, kind, name, recorded=uid)
         if found is None or found.leaving:
             return
         uid = found.uid
     delete(act, kind, session.namespace, name, uid, str(session.pk))
 
 
-def _look(session: LabSession, act: Act, kind: str, name: str) -> Thing | None:
-    """What stands there and is this session's. Raises Foreign for somebody else's."""
+def _look(session: LabSession, act: Act, kind: str, name: str, recorded: str | None) -> Thing | None:
+    """What stands there and is this session's. Raises Foreign for somebody else's, unless ours was known by its uid."""
     found = act.cluster.get(kind, session.namespace, name)
     if found is None:
         _believe_absence(act, kind, name)
     elif not belongs(found, session):
-        if not session.uid_of(kind, name):
+        if not recorded:
             raise Foreign(f"{found} (uid {found.uid}) is not this session's; nothing of it was touched")
         return None  # ours is gone, and another took its name
     return found

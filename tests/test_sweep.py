@@ -906,3 +906,24 @@ def test_brake_counts_objects_without_a_session_one_by_one(cluster, settings):
 
     assert len(run.held) == 4
     assert deletes(cluster) == []
+
+
+def test_secret_of_a_machine_that_took_our_name_is_not_touched(cluster):
+    """Ours is gone, known by its uid; its Secret's uid was never heard of, and another machine bears the name now."""
+    session = running(cluster)
+    cluster.delete("VirtualMachine", session.namespace, session.name)
+    cluster.settle()
+    a_machine(cluster, session.name, session.namespace, {"owner": "somebody"})
+    secret = {"name": f"{session.name}-cloudinit", "namespace": session.namespace}
+    uid = cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": secret})["metadata"]["uid"]
+    LabSession.objects.filter(pk=session.pk).update(
+        uids={f"VirtualMachine/{session.name}": session.uids[f"VirtualMachine/{session.name}"]}
+    )
+    expire(session)
+
+    sweep()
+
+    session.refresh_from_db()
+    assert session.status == Status.ENDING
+    assert cluster.get("Secret", session.namespace, secret["name"])["metadata"]["uid"] == uid
+    assert "is not this session's" in session.last_error
