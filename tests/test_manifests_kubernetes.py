@@ -1,6 +1,8 @@
 """The manifests: valid, confined, and held together with the code that they run."""
 
+import os
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from django.core.management import get_commands, load_command_class
 from django.utils.module_loading import import_string
 from rendered import (
     EVERYTHING,
+    KUBERNETES,
     OVERLAYS,
     ROOT,
     containers,
@@ -31,6 +34,7 @@ from sessions_app import labels, rights
 SCHEMAS = "1.37"
 WORKLOADS = ("web", "reaper", "jobs", "migrate", "sweep", "fuse")
 READ_BY_DJANGO_Q = "Q_CLUSTER_NAME"
+COMPARED = ("Role", "RoleBinding", "NetworkPolicy", "ResourceQuota", "Deployment", "CronJob", "Service")
 SECRETS = {"SECRET_KEY", "GRADING_KEY", "DATABASE_URL"}
 
 
@@ -121,6 +125,29 @@ def test_nothing_of_an_installation_names_another_one():
         # labsite.dev is the prefix of our labels
         said = " ".join(words(installation(environment))).replace("labsite.dev/", "").replace("production", "")
         assert other not in said.replace("-", " ").replace(".", " ").split()
+
+
+def test_kubectl_applies_them_and_removing_one_installation_leaves_the_other(sandbox, tmp_path):
+    def kubectl(*command: str) -> None:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        done = subprocess.run(
+            ["kubectl", "--server", sandbox.url, *command], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+
+    sandbox.reset()
+    for what in EVERYTHING:
+        kubectl("apply", "--validate=false", "--kustomize", str(KUBERNETES / what))
+    kubectl("delete", "--ignore-not-found", "--wait=false", "--kustomize", str(KUBERNETES / "overlays" / "dev"))
+
+    sandbox.settle()
+    left = [identity(body) for kind in COMPARED for body in sandbox.objects(kind)]
+    assert sorted(left) == sorted(
+        identity(body)
+        for what in ("namespaces", "overlays/prod")
+        for body in rendered(what)
+        if body["kind"] in COMPARED
+    )
 
 
 @pytest.mark.parametrize("what", EVERYTHING)
