@@ -263,8 +263,8 @@ def test_missing_right_is_said_once_per_sweep(account):
 
 def test_missing_right_hides_no_other_failure(account):
     without_secrets(account)
-    poor, unlucky = running(account), running(account)
-    account.fail("delete", "virtualmachines", name=unlucky.name, status=500)
+    poor, unlucky = running(account), running(account, a_lab(nodes=2))
+    account.fail("delete", "virtualmachines", name=unlucky.nodes[1], status=500)
     expire(poor, unlucky)
 
     sweep()
