@@ -18,7 +18,7 @@ from django.urls import reverse
 from django_q.models import Failure, OrmQ, Schedule, Success, Task
 from helpers import a_lab, a_machine, a_student, deletes, expire, left_of, opened, running, statuses, sweep
 
-from sessions_app import labels, locks, tasks
+from sessions_app import labels, locks, schedules, tasks
 from sessions_app.admin import background
 from sessions_app.models import (
     Deletion,
@@ -431,7 +431,7 @@ def rows_to_look_at() -> list[Any]:
         Task.objects.create(
             id=f"{number}" * 32, name=f"task {number}", func="os.getpid", started=now, stopped=now, success=success
         )
-    tasks.ensure_schedule()
+    schedules.ensure()
     models = (LabSession, ReapRun, ReapFailure, Deletion, SessionEvent, Schedule, Success, Failure, OrmQ)
     return [model.objects.first() for model in models]
 
