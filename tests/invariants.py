@@ -63,8 +63,16 @@ def closed_too_early(cluster: Any) -> Iterator[str]:
             yield f"{row.name} is {row.status}, and {'/'.join(key_of(body))} lives"
 
 
+def called_gone_too_early(cluster: Any) -> Iterator[str]:
+    """4. No row says that all is gone while a machine of it is there, leaving or not."""
+    gone = set(LabSession.objects.exclude(gone_at=None).values_list("pk", flat=True))
+    for body in _of_ours(cluster, ("VirtualMachine", "VirtualMachineInstance", "Pod")):
+        if labels.session_of(_labels(body)) in gone:
+            yield f"called gone, and there: {'/'.join(key_of(body))}"
+
+
 def off_the_record(requests: Iterable[Any], burnt: Collection[str] = ()) -> Iterator[str]:
-    """4. Every delete that reached the API server is on record; what the fuse has `burnt` is in its log only."""
+    """5. Every delete that reached the API server is on record; what the fuse has `burnt` is in its log only."""
     known = set(Deletion.objects.values_list("namespace", "name"))
     known |= {(settings.LAB_VM_NAMESPACE, name) for name in burnt}
     for request in requests:
@@ -73,7 +81,7 @@ def off_the_record(requests: Iterable[Any], burnt: Collection[str] = ()) -> Iter
 
 
 def left_behind(cluster: Any) -> Iterator[str]:
-    """5. In the end nothing of ours is there but what a live row owns, and closed rows know that they are gone."""
+    """6. In the end nothing of ours is there but what a live row owns, and closed rows know that they are gone."""
     live = set(LabSession.objects.ours().live().values_list("pk", flat=True))
     for body in _of_ours(cluster, OURS):
         if labels.session_of(_labels(body)) not in live:
@@ -83,7 +91,7 @@ def left_behind(cluster: Any) -> Iterator[str]:
 
 
 def incomplete(cluster: Any, rows: Iterable[LabSession]) -> Iterator[str]:
-    """6. A session that runs has all of its machines, and their Secrets."""
+    """7. A session that runs has all of its machines, and their Secrets."""
     for row in rows:
         machine = "Pod" if row.kind == "pod" else "VirtualMachine"
         wanted = [(machine, node) for node in row.nodes]
