@@ -1,0 +1,388 @@
+"""Two installations and their cluster, and what must hold there after every step."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import invariants
+from calls import Call, lies_about_the_end, trouble_for
+from django.conf import settings
+from helpers import a_machine, sweep
+from lent import Lent, Picture, seats_of, wrong_outcome
+from sites import Site
+from worlds import work_off
+
+from sessions_app import adopting, closing, labels, opening, rights
+from sessions_app.models import EndReason, LabSession, ReapFailure, ReapRun, Trigger, database_now
+
+SEATS = 6
+NODES = ("node-1", "node-2")
+STUDENTS = tuple(f"{site}/{name}" for site in ("dev", "prod") for name in ("ann", "bob", "cho", "dai", "eve"))
+CALLS = {f"{right.verb} {right.kind} ({right.where.split('_')[1].lower()}s)": right for right in rights.SITE}
+Others = dict[invariants.Key, str]
+
+
+class Wrong(AssertionError):
+    """Something that may never be."""
+
+
+class World:
+    def __init__(self, cluster: Any, sites: dict[str, Site], tally: Counter[str]) -> None:
+        self.cluster, self.sites, self.tally = cluster, sites, tally
+
+    def begin(self) -> None:
+        """A day on which nothing has happened yet."""
+        self.lent: dict[Any, Lent] = {}
+        self.others: Others = {}
+        self.must_stay: set[Lent] = set()
+        self.deceived: set[Lent] = set()
+        self.troubles, self.lied_to = ExitStack(), False
+        self.troubled = False
+        self.held: set[tuple[str, str, str]] = set()
+        self._furnish()
+        self.now = datetime.now(UTC).replace(microsecond=0)
+        self.pass_time(0)
+        for site in self.sites.values():
+            site.begin()
+        self.check()
+
+    def _furnish(self) -> None:
+        self.cluster.reset()
+        self.cluster.add_node("node-2", {"cpu": "64", "memory": "256Gi"})
+        for name in (settings.LAB_VM_NAMESPACE, settings.LAB_POD_NAMESPACE):
+            self.cluster.namespace(name)
+        quota = {"hard": {"count/virtualmachines.kubevirt.io": str(SEATS)}}
+        metadata = {"name": "labs", "namespace": settings.LAB_VM_NAMESPACE}
+        self.cluster.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": quota})
+
+    # --- who and what there is ---
+
+    def latest(self, who: str) -> Lent | None:
+        """The newest session of a student, whatever became of it."""
+        found = [lent for lent in self.lent.values() if f"{lent.site}/{lent.student}" == who]
+        return found[-1] if found else None
+
+    def holders(self) -> list[str]:
+        """Students whose newest session is not over."""
+        return [who for who in STUDENTS if (lent := self.latest(who)) and not lent.over]
+
+    def machines(self) -> list[str]:
+        """As `dev/ann/2`: the second node of the newest session of ann at dev, if it stands in the cluster."""
+        handles = []
+        for who in STUDENTS:
+            lent = self.latest(who)
+            for number, node in enumerate(lent.row.nodes if lent else (), 1):
+                if self.cluster.get(lent.machine_kind, lent.row.namespace, node):
+                    handles.append(f"{who}/{number}")
+        return handles
+
+    def machine(self, handle: str) -> invariants.Key:
+        who, number = handle.rsplit("/", 1)
+        lent = self.latest(who)
+        assert lent is not None
+        return lent.machine_kind, lent.row.namespace, lent.row.nodes[int(number) - 1]
+
+    def at(self, who: str) -> tuple[Site, str]:
+        site, name = who.split("/")
+        return self.sites[site], name
+
+    # --- what students and staff do ---
+
+    def open(self, who: str, lab: str) -> None:
+        site, name = self.at(who)
+        rows, before = site.rows(), self.latest(who)
+        with site.acting():
+            wanted, student = site.lab(lab), site.student(name)
+            had = opening.live_session(student)
+            room = SEATS - seats_of(rows, self.cluster)
+            try:
+                row = opening.open_session(student, wanted, database_now())
+            except opening.NotNow as refusal:
+                if not self.troubled and wanted.published and wanted.seats <= room:
+                    raise Wrong(f"{who} was turned away although {room} seats are free: {refusal}") from refusal
+                return
+        if had is None:
+            self.lent[row.pk] = Lent(site.name, name, row, row.expires_at)
+            self.tally["sessions"] += 1
+            if not self.troubled and wanted.seats > room:
+                raise Wrong(f"{who} got {wanted.seats} seats, and {room} were free")
+        elif row != had or (before and row.pk not in self.lent):
+            raise Wrong(f"{who} had {had} and got {row}")
+
+    def extend(self, who: str) -> None:
+        site, name = self.at(who)
+        with site.acting():
+            row = opening.live_session(site.student(name))
+            if row is None:
+                return
+            before, may = row.expires_at, row.is_open and self.now < row.expires_at
+            extended = row.extend(self.now, by=site.student(name))
+            row.refresh_from_db()
+        soon = min(self.now + settings.LAB_LIFETIME - timedelta(minutes=1), row.latest_end)
+        if not before <= row.expires_at <= row.latest_end or (extended and not may):
+            raise Wrong(f"{who} extended from {before} to {row.expires_at}")
+        if may and row.expires_at < soon:
+            raise Wrong(f"{who} was not extended at {self.now}: {row.expires_at}")
+        lent = self.lent[row.pk]
+        lent.deadline = max(lent.deadline, row.expires_at)
+
+    def end(self, who: str, reason: EndReason) -> None:
+        site, name = self.at(who)
+        with site.acting():
+            row = opening.live_session(site.student(name))
+            if row and closing.end(row, reason, database_now(), by=row.student):
+                self._is_over(self.lent[row.pk], reason)
+
+    def _is_over(self, lent: Lent, why: str) -> None:
+        lent.over = lent.over or why
+        self.must_stay.discard(lent)
+
+    # --- what the site's processes do ---
+
+    def work(self, site: Site) -> None:
+        """The jobs process, until its queue is empty."""
+        with site.acting():
+            complaints = work_off(self.cluster)
+        if complaints:
+            raise Wrong("; ".join(complaints))
+
+    def sweep(self, site: Site, *, confirm: bool = False, under: str = "", **options: Any) -> ReapRun:
+        with site.acting(under):
+            shown = ReapRun.objects.exclude(held=[]).first() if confirm else None
+            confirmed = {thing["uid"] for thing in shown.held} if shown else set()
+            run = sweep(confirmed=confirmed, **options)
+        self.tally["sweeps"] += 1
+        self._judge(run, site, doubt=site.in_doubt or bool(under), confirmed=confirmed)
+        return run
+
+    def _judge(self, run: ReapRun, site: Site, *, doubt: bool, confirmed: set[str]) -> None:
+        if run.result == ReapRun.Result.REFUSED and (asked := self.deletes()):
+            raise Wrong(f"{site.name} was refused and deletes all the same: {asked}")
+        if not self.troubled and (run.result == ReapRun.Result.REFUSED) != doubt:
+            raise Wrong(f"{site.name}: {run.result} {run.message}")
+        if not self.troubled and run.result not in (ReapRun.Result.DONE, ReapRun.Result.REFUSED, ReapRun.Result.PARTIAL):
+            raise Wrong(f"{site.name}: {run.result} {run.message}")
+
+    def deletes(self) -> list[str]:
+        return [f"{request.resource}/{request.name}" for request in self.cluster.requests if request.verb == "delete"]
+
+    def adopt(self, site: Site, *, keep: bool) -> None:
+        with site.acting():
+            try:
+                seen = adopting.survey(database_now())
+                kept = seen.keepable if keep else ()
+                adopting.adopt(database_now(), trigger=Trigger.COMMAND, who="simulation", keep=kept)
+            except (adopting.NotAdopted, adopting.ClusterError):
+                if site.in_doubt and not self.troubled:
+                    raise
+                return
+        if not site.in_doubt:
+            raise Wrong(f"{site.name} adopted what was its own")
+        site.in_doubt = False
+        self.rows_are_law(site)
+
+    def rows_are_law(self, site: Site) -> None:
+        """Unless somebody can still know better: what a database does not know any more nobody does."""
+        if not site.in_doubt:
+            rows = site.rows()
+            for lent in self.of(site):
+                lent.believe(rows.get(lent.row.pk))
+            self.look()
+
+    def other(self, name: str) -> Site:
+        return next(site for site in self.sites.values() if site.name != name)
+
+    def restore_database(self, name: str) -> None:
+        self.sites[name].restore()
+        self.rows_are_law(self.sites[name])
+
+    def empty_database(self, name: str) -> None:
+        self.sites[name].empty()
+        self.rows_are_law(self.sites[name])
+
+    def copy_database_of_the_other(self, name: str) -> None:
+        """A copy of a copy might be one's own."""
+        if not self.other(name).is_copy:
+            self.sites[name].copy(self.other(name))
+            self.rows_are_law(self.sites[name])
+
+    def sweep_under_the_others_name(self, name: str) -> None:
+        """With all of its settings, but on a database of its own. Not before the other one has ever swept."""
+        site, other = self.sites[name], self.other(name)
+        if other.marker and not site.is_copy:
+            self.sweep(site, under=other.name)
+
+    def of(self, site: Site) -> list[Lent]:
+        return [lent for lent in self.lent.values() if lent.site == site.name]
+
+    # --- what happens to all of them ---
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        self.cluster.advance(seconds)
+        for site in self.sites.values():
+            site.database.set_clock(self.now)
+        self.look()
+
+    def trouble(self, call: str, kind: str, times: int | None) -> None:
+        right = CALLS[call]
+        aimed = Call("", right.verb, right.resource, right.namespace)
+        self.troubles.enter_context(trouble_for(self.cluster, aimed, kind, times))
+        self.troubled = True
+        self.lied_to = self.lied_to or lies_about_the_end(kind, aimed)
+
+    def end_of_trouble(self) -> None:
+        self.troubles.close()
+        self.troubled = False
+
+    def stranger(self, marks: dict[str, str], name: str = "") -> None:
+        """A machine that somebody makes by hand, perhaps under a name of ours."""
+        name, namespace = name or f"by-hand-{len(self.others)}", settings.LAB_VM_NAMESPACE
+        if self.cluster.get("VirtualMachine", namespace, name) is None and len(self.others) < 2:
+            self.others["VirtualMachine", namespace, name] = a_machine(self.cluster, name, namespace, marks)
+
+    def take_the_name(self, who: str) -> None:
+        """Of a virtual machine that is not there any more."""
+        lent = self.latest(who)
+        if lent and lent.machine_kind == "VirtualMachine":
+            self.stranger({}, lent.row.nodes[0])
+
+    def guest_ends(self, handle: str, of_machine: str, of_pod: str) -> None:
+        """By itself, or not."""
+        kind, namespace, name = self.machine(handle)
+        if kind == "Pod":
+            getattr(self.cluster, of_pod)(namespace, name)
+        elif self.cluster.get("VirtualMachineInstance", namespace, name):
+            getattr(self.cluster, of_machine)(namespace, name)
+
+    def delete_part(self, kind: str, handle: str) -> None:
+        machine, namespace, name = self.machine(handle)
+        part = labels.secret_name(name) if kind == "Secret" else name
+        if machine == "VirtualMachine" and self.cluster.get(kind, namespace, part):
+            self.cluster.delete(kind, namespace, part)
+
+    def hold(self, handle: str) -> None:
+        self.held.add(self.machine(handle))
+        self.cluster.hold(*self.machine(handle))
+
+    def release(self) -> None:
+        for key in self.held:
+            if self.cluster.get(*key):
+                self.cluster.release(*key)
+        self.held.clear()
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        """Looks at all that has happened since it looked last."""
+        self.cluster.settle()
+        rows = {name: site.rows() for name, site in self.sites.items()}
+        self._notice_failed_creates()
+        complaints = [*self._wrong_deletes(), *invariants.others_touched(self.cluster, self.others)]
+        for name, site in self.sites.items():
+            complaints += self._wrong_rows(self.of(site), rows[name])
+        if complaints:
+            raise Wrong("; ".join(complaints))
+        for lent in self.lent.values():
+            if (row := rows[lent.site].get(lent.row.pk)) and not self.sites[lent.site].in_doubt:
+                lent.see(row)
+        self.cluster.forget_requests()
+        self.look()
+
+    def look(self) -> None:
+        """Who is alive and not due at this moment."""
+        self.picture = Picture.of(self.cluster)
+        self.must_stay = {lent for lent in self.lent.values() if self.picture.must_stay(lent, self.now)}
+
+    def _named(self, name: str) -> Lent | None:
+        return next((lent for lent in self.lent.values() if name in lent.names), None)
+
+    def _notice_failed_creates(self) -> None:
+        for request in self.cluster.requests:
+            if request.verb == "create" and request.status != 201 and request.body:
+                if lent := self._named(request.body.get("metadata", {}).get("name", "")):
+                    lent.troubled = True
+
+    def _starts_badly(self, lent: Lent) -> bool:
+        return not lent.ran and (lent.troubled or self.troubled)
+
+    def _wrong_deletes(self) -> Iterator[str]:
+        """Each DELETE that a site sent, whatever was answered, was of its own and of something due, over or dead."""
+        for request in self.cluster.requests:
+            if request.verb != "delete":
+                continue
+            self.tally["deletes judged"] += 1
+            lent, account = self._named(request.name), request.user.rpartition(":")[2]
+            if lent is None or lent.site != account:
+                yield f"{account} deletes {request.resource}/{request.name}, which is not its own"
+            elif lent in self.must_stay and not self._starts_badly(lent):
+                yield f"{account} deletes {request.resource}/{request.name} of {lent.student}, alive and not due"
+
+    def _wrong_rows(self, sessions: Iterable[Lent], rows: dict[Any, LabSession]) -> Iterator[str]:
+        live = Counter(row.student_id for row in rows.values() if row.is_live and row.student_id)
+        yield from (f"student {student} has {number} sessions" for student, number in live.items() if number > 1)
+        picture = Picture.of(self.cluster)
+        for lent in sessions:
+            row = rows.get(lent.row.pk)
+            if row is None:
+                continue
+            if not row.is_open and lent in self.must_stay and not self._starts_badly(lent):
+                yield f"{lent.student} is {row.status} ({row.end_reason}), alive and not due"
+            if row.finished_at and picture.machines(lent):
+                if self.lied_to:
+                    self.deceived.add(lent)
+                elif lent not in self.deceived:
+                    yield f"{lent.student} is {row.status}, and its machine lives"
+
+    # --- the end ---
+
+    def quiesce(self) -> None:
+        """Nothing is in the way any more, a person has decided what only persons can; then two sweeps of each."""
+        self.calm()
+        for site in self.sites.values():
+            self.work(site)
+            if site.in_doubt:
+                self.adopt(site, keep=False)
+            self.check()
+        runs = [self._sweep_all() for _ in range(2)]
+        self.lied_to = False
+        self.deceived.clear()
+        self.check()
+        if complaints := [*self._wrong_outcomes(runs[-1])]:
+            raise Wrong("two sweeps later: " + "; ".join(complaints))
+
+    def calm(self) -> None:
+        self.end_of_trouble()
+        self.release()
+        for key in self.others:
+            self.cluster.delete(*key)
+        self.others.clear()
+        for node in NODES:
+            self.cluster.restore_node(node)
+        self.cluster.settle()
+
+    def _sweep_all(self) -> dict[str, ReapRun]:
+        runs = {}
+        for name, site in self.sites.items():
+            runs[name] = self.sweep(site)
+            if runs[name].held:
+                self.check()
+                runs[name] = self.sweep(site, confirm=True)
+            self.check()
+        return runs
+
+    def _wrong_outcomes(self, runs: dict[str, ReapRun]) -> Iterator[str]:
+        for name, site in self.sites.items():
+            rows, run = site.rows(), runs[name]
+            if run.result != ReapRun.Result.DONE:
+                yield f"{name} is {run.result}: {run.skipped} {run.counts} {run.message}"
+            for lent in self.of(site):
+                if row := rows.get(lent.row.pk):
+                    yield from (f"{lent.student}: {wrong}" for wrong in wrong_outcome(lent, row, self.picture, self.now))
+                elif lent in self.must_stay:
+                    yield f"{lent.student} is alive and not due, and has no row"
+            with site.acting():
+                yield from invariants.left_behind(self.cluster)
+                yield from (f"still failing: {failure}" for failure in ReapFailure.objects.filter(resolved_at=None))
