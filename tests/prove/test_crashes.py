@@ -196,7 +196,7 @@ def job_is_lost(world: World, start_limit: Any) -> None:
 @pytest.mark.parametrize("name", PROCEDURES)
 def test_killed_at_any_point_it_comes_right_again(name, share, zygote, fresh, settings, whole, tell_size):
     settings.LAB_VM_SEATS = 100
-    wrong: dict[str, list[str]] = {}
+    wrong: list[str] = []
     die_at, killed = share + 1, True
     while killed:
         if whole or die_at % PROCEDURES[name].sample == 0:
@@ -207,9 +207,8 @@ def test_killed_at_any_point_it_comes_right_again(name, share, zygote, fresh, se
                 job_comes_again(world)
             else:
                 job_is_lost(world, settings.LAB_START_LIMIT)
-            if world.complaints:
-                wrong[f"point {die_at}"] = world.complaints
+            wrong += [f"point {die_at}: {complaint}" for complaint in world.complaints]
             tell_size(f"kill points while {name}", int(killed))
         die_at += SHARES
 
-    assert wrong == {}
+    assert not wrong, "\n".join(wrong)

@@ -116,13 +116,12 @@ def test_nothing_is_lost_and_nothing_wrongly_deleted(trouble, duration, fresh, s
     tell_size("kinds of calls", len(calls), whole=True)
     tell_size("kinds of trouble", len(TROUBLES), whole=True)
     tell_size("durations", len(MORE_SWEEPS_WITH_TROUBLE), whole=True)
-    wrong = {}
+    wrong: list[str] = []
     for call in calls if whole else Random(f"{trouble} {duration}").sample(calls, SAMPLE):
         with undone_afterwards():
             world = a_world(fresh())
             live_through(world, call, trouble, duration, settings)
         tell_size("cells of calls, troubles and durations", 1)
-        if world.complaints:
-            wrong[str(call)] = world.complaints
+        wrong += [f"{call}: {complaint}" for complaint in world.complaints]
 
-    assert wrong == {}
+    assert not wrong, "\n".join(wrong)
