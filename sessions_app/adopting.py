@@ -13,6 +13,7 @@ from uuid import UUID
 import structlog
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 from django.utils.translation import gettext as _
 
 from sessions_app import labels, locks, marker, reaper
@@ -40,20 +41,20 @@ class Survey:
     marker: marker.Marker | None
     objection: str  # empty: the marker is ours, and there is nothing to adopt
     foreseen: ReapRun  # what the next sweep would do
-    keepable: list[LabSession]  # would expire at once, but may run longer than they know
+    keepable: list[LabSession]  # may have been extended without this database's knowing
 
 
 def survey(now: datetime) -> Survey:
     """Reads the marker, the rows and the cluster; changes nothing. Raises ClusterError."""
     found = marker.read(connect())
-    due = LabSession.objects.ours().due(now).filter(status__in=OPEN, latest_end__gt=now)
+    extendable = LabSession.objects.ours().filter(status__in=OPEN, latest_end__gt=now, expires_at__lt=F("latest_end"))
     return Survey(
         installation=Installation.this().token,
         last_run=ReapRun.objects.first(),
         marker=found,
         objection=marker.objection(found),
         foreseen=reaper.foresee(now),
-        keepable=list(due.select_related("student")),
+        keepable=list(extendable.select_related("student").order_by("expires_at")),
     )
 
 

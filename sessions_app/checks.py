@@ -6,6 +6,7 @@ may do there, `--tag fuse` what the fuse's may.
 
 from collections.abc import Iterator
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,12 +37,19 @@ def check_environment(**kwargs: Any) -> list[CheckMessage]:
 
 @register("labsite")
 def check_lifetime(**kwargs: Any) -> list[CheckMessage]:
-    if settings.LAB_LIFETIME.total_seconds() > 0 and settings.LAB_LATEST_END >= settings.LAB_LIFETIME:
+    zero = timedelta(0)
+    if (
+        zero < settings.LAB_LIFETIME <= settings.LAB_LATEST_END
+        and zero <= settings.LAB_FUSE_MARGIN
+        and zero < settings.LAB_START_LIMIT
+        and zero < settings.LAB_STUCK_AFTER
+    ):
         return []
     return [
         Error(
-            "LAB_LIFETIME_MINUTES must be positive and not longer than LAB_LATEST_END_MINUTES.",
-            hint=_("Unset both for 60 and 180 minutes."),
+            "LAB_LIFETIME_MINUTES must be positive and not longer than LAB_LATEST_END_MINUTES; LAB_FUSE_MARGIN_MINUTES "
+            "must not be negative; LAB_START_LIMIT_SECONDS and LAB_STUCK_AFTER_SECONDS must be positive.",
+            hint=_("Unset them for 60, 180 and 15 minutes, 300 and 300 seconds."),
             id="labsite.E002",
         )
     ]

@@ -6,7 +6,7 @@ Kubernetes and KubeVirt delete what follows (VMI, launcher, disks) by ownership.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,10 +14,11 @@ from django.conf import settings
 from django.db import transaction
 from django_q.tasks import async_task
 
-from sessions_app import labels
+from sessions_app import labels, marker
 from sessions_app.cluster import Cluster, ClusterError, NoAnswer, Thing, Throttled
 from sessions_app.machines import MACHINE, belongs
 from sessions_app.models import Deletion, EndReason, Kind, LabSession, ReapRun, Status
+from sessions_app.models.text import storable
 
 
 class Foreign(Exception):
@@ -79,10 +80,10 @@ def _delete_all(session: LabSession, act: Act) -> None:
         try:
             for kind, name in chain:
                 _delete_own(session, act, kind, name)
-        except Throttled:
-            raise
         except (ClusterError, Foreign) as error:
             causes[f"{kind}/{name}"] = error
+            if isinstance(error, Throttled):
+                break
     if causes:
         raise Unclosed(causes)
 
@@ -121,12 +122,33 @@ def _look(session: LabSession, act: Act, kind: str, name: str, recorded: str | N
     return found
 
 
+def delete_secret_of(act: Act, machine: str, namespace: str, session_label: str = "") -> bool:
+    """The Secret of a machine that went by itself: by name alone, so only if the name is one of ours and free."""
+    if not labels.is_machine_name(machine):
+        return False
+    found = act.cluster.get("VirtualMachine", namespace, machine)
+    if found and not found.leaving:
+        return False
+    delete(act, "Secret", namespace, labels.secret_name(machine), None, session_label)
+    return True
+
+
 def delete(act: Act, kind: str, namespace: str, name: str, uid: str | None, session_label: str) -> None:
     """One delete, on record before it is asked for and its answer after. Raises what the cluster module raises."""
     record = Deletion.objects.create(
-        kind=kind, namespace=namespace, name=name, uid=uid or "", session_label=session_label, direction=act.direction,
-        run=act.run, by=act.by, reason=act.reason[:2000], asked_at=act.now, last_asked_at=act.now,
-    )  # fmt: skip
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        uid=uid or "",
+        session_label=session_label,
+        direction=act.direction,
+        run=act.run,
+        by=act.by,
+        actor=act.by.get_username() if act.by else "",
+        reason=storable(act.reason),
+        asked_at=act.now,
+        last_asked_at=act.now,
+    )
     try:
         accepted = act.cluster.delete(kind, namespace, name, uid)
         if not accepted:
@@ -144,6 +166,9 @@ def _believe_absence(act: Act, kind: str, name: str) -> None:
 
 
 def close_on_request(session: LabSession, act: Act) -> None:
-    """What the jobs process does for a claimed row of ours; a row that somebody else closed meanwhile is left alone."""
+    """What the jobs process does for a claimed row of ours; a row that somebody else closed meanwhile is left alone.
+
+    Raises marker.NotOurs, before anything is asked for: then the row waits, as the sweeps do.
+    """
     if session.status == Status.ENDING and session.environment == settings.LABSITE_ENVIRONMENT:
-        take_back(session, act)
+        take_back(session, replace(act, trust_absence=marker.vouch(act.cluster)))

@@ -284,7 +284,7 @@ class Cluster:
     def _limits(self, read: float) -> tuple[float, float]:
         """Seconds to connect, and for each read."""
         if self.out_of_time:
-            raise NoAnswer("The time for this sweep is over; not asked.")
+            raise NoAnswer("No time left: not asked, the time for all of it was over.")
         left = self._end - time.monotonic() if self._end else read
         return min(settings.LAB_API_CONNECT_TIMEOUT_SECONDS, read, left), min(read, left)
 

@@ -90,7 +90,8 @@ def _remove(cluster: Cluster, machine: Thing, done: Burn) -> None:
     try:
         if cluster.delete("VirtualMachine", machine.namespace, machine.name, machine.uid):
             done.removed.append(machine.name)
-        cluster.delete("Secret", machine.namespace, labels.secret_name(machine.name), None)
+            if labels.is_machine_name(machine.name):  # not another's, which only bears our labels
+                cluster.delete("Secret", machine.namespace, labels.secret_name(machine.name), None)
     except ClusterError as error:
         record.warning("fuse failed", error=str(error))
         done.failed[machine.name] = str(error)

@@ -14,6 +14,7 @@ LAUNCHER_OF = "vm.kubevirt.io/name"  # KubeVirt's, on a launcher Pod
 
 # A label value, and part of the marker's name: lower case, so that `Prod` and `prod` cannot both be.
 ENVIRONMENT_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+MACHINE_NAME = re.compile(r"lab-[0-9a-f]{12}(-[0-9]+)?")
 
 
 def is_environment(text: str) -> bool:
@@ -53,6 +54,11 @@ def node_names(session: UUID, count: int) -> list[str]:
     """One machine is called as its session, the machines of a group `…-1`, `…-2`, …"""
     name = session_name(session)
     return [name] if count == 1 else [f"{name}-{number}" for number in range(1, count + 1)]
+
+
+def is_machine_name(name: str) -> bool:
+    """One that we would give: a Secret is found by nothing but its machine's name."""
+    return MACHINE_NAME.fullmatch(name) is not None
 
 
 def secret_name(node: str) -> str:

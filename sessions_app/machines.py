@@ -26,7 +26,8 @@ class State:
     ready: bool = False
     verdict: EndReason | None = None
     why: str = ""
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # not in the listing
+    lost: list[str] = field(default_factory=list)  # those, and the ones that have ended
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def state_of(session: LabSession, listed: Seen, now: datetime) -> State:
     if session.status == Status.PROVISIONING:
         return _starting(session, nodes, missing, now)
     if any(node.there and not node.over for node in nodes):
-        return State(missing=missing)  # degraded at most: what runs is the student's until its time is up
+        lost = [node.name for node in nodes if not node.there or node.over]
+        return State(missing=missing, lost=lost)  # degraded at most: what runs is the student's until its time is up
     if any(node.over == "Succeeded" for node in nodes) and not any(node.over == "Failed" for node in nodes):
         return State(verdict=EndReason.POWERED_OFF, why=_("switched off from inside"), missing=missing)
     why = _first(nodes) or (_("it is not in the cluster any more") if missing else _("it stopped and stays stopped"))

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from sessions_app import labels, manifests
-from sessions_app.cluster import Cluster
+from sessions_app.cluster import Cluster, ClusterError
 from sessions_app.models import Installation, ReapRun
 
 UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -39,6 +39,21 @@ def read(cluster: Cluster) -> Marker | None:
         at=data.get("at", ""),
         resource_version=body["metadata"].get("resourceVersion"),
     )
+
+
+class NotOurs(Exception):
+    """Nothing may be created or deleted here; why, in words."""
+
+
+def vouch(cluster: Cluster) -> bool:
+    """For what is done between sweeps. Raises NotOurs; False when nobody can say: then no absence is believed."""
+    try:
+        found = read(cluster)
+    except ClusterError:
+        return False
+    if why := objection(found):
+        raise NotOurs(why)
+    return True
 
 
 def objection(marker: Marker | None) -> str:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django_q.tasks import async_task
 
-from sessions_app import closing, labels, locks, machines, manifests
+from sessions_app import closing, labels, locks, machines, manifests, marker
 from sessions_app.cluster import Cluster, ClusterError, Refused, connect
 from sessions_app.models import Direction, EndReason, Kind, Lab, LabSession, ReapRun, Status, database_now
 from sessions_app.models.sessions import names_of
@@ -20,9 +20,9 @@ from sessions_app.models.sessions import names_of
 log = structlog.get_logger(__name__)
 
 WATCH_EVERY_SECONDS = 2.0
-WATCH_SECONDS = 25.0  # of one task; with the last look it stays under the task's timeout of 50
-LOOK_SECONDS = 15.0
-CREATE_SECONDS = 40.0
+WATCH_SECONDS = 30.0  # of one task; with the last look it stays under the task's timeout of 50
+LOOK_SECONDS = 10.0
+CREATE_SECONDS, CLOSE_SECONDS = 28.0, 8.0  # with one look that follows, under the task's 50 too
 
 
 class NotNow(Exception):
@@ -38,6 +38,8 @@ def open_session(student: Any, lab: Lab, now: datetime) -> LabSession:
         return existing
     if not lab.published:
         raise NotNow(_("This lab is not open at the moment."))
+    if ReapRun.objects.refused():
+        raise NotNow(_("No session can be opened at the moment: the site is being checked. Staff have been told."))
     listed = _machines_in_cluster() if lab.seats else set()
     try:
         with transaction.atomic():
@@ -74,9 +76,11 @@ def _admit(lab: Lab, listed: set[str] | None) -> None:
 
     When the cluster could not be counted our own rows alone decide; across installations its quota refuses last.
     """
+    if not lab.seats:
+        return
     rows = LabSession.objects.ours().holding_machines()
     taken = len(names_of(rows) | (listed or set()))
-    if not lab.seats or taken + lab.seats <= settings.LAB_VM_SEATS:
+    if taken + lab.seats <= settings.LAB_VM_SEATS:
         return
     leaving = sum(len(row.nodes) for row in rows if not row.is_open)
     if leaving and taken - leaving + lab.seats <= settings.LAB_VM_SEATS:
@@ -123,24 +127,37 @@ def _new_session(student: Any, lab: Lab, now: datetime) -> LabSession:
 
 
 def create_machines(session: LabSession, now: datetime) -> None:
-    """Creates what the session needs. Whatever fails is closed like any other session. Safe to repeat."""
+    """Creates what the session needs. Whatever fails is closed like any other session. Safe to repeat.
+
+    Where the marker is not ours nothing is created, since nothing would be taken back; the row says why.
+    """
     if session.status != Status.PROVISIONING or session.environment != settings.LABSITE_ENVIRONMENT:
         return
     try:
-        cluster = connect(budget=CREATE_SECONDS)
-        for build in _plan(session, now):
-            if not _wanted(session):
-                break
-            _create(session, cluster, build())
-        else:
-            session.tell_once("created", database_now(), "")
-            return
-    except ClusterError as error:
-        log.warning("not created", session=session.name, error=str(error))
-        session.claim(EndReason.START_FAILED, database_now(), detail=str(error))
+        _create_all(session, connect(budget=CREATE_SECONDS), now)
+    except marker.NotOurs as error:
+        session.note_error(str(error))
+        log.error("not created", session=session.name, error=str(error))
+    except Exception as error:  # whatever it is: the student must not wait for it, and nothing of it may stay
+        log.warning("not created", session=session.name, error=str(error), exc_info=not isinstance(error, ClusterError))
+        session.claim(EndReason.START_FAILED, database_now(), detail=_told(error))
     session.refresh_from_db()
-    if session.status == Status.ENDING:
-        closing.take_back(session, closing.Act(connect(), database_now(), Direction.REQUEST, session.end_detail))
+    closing.close_on_request(
+        session, closing.Act(connect(budget=CLOSE_SECONDS), database_now(), Direction.REQUEST, session.end_detail)
+    )
+
+
+def _create_all(session: LabSession, cluster: Cluster, now: datetime) -> None:
+    marker.vouch(cluster)
+    for build in _plan(session, now):
+        if not _wanted(session):
+            return
+        _create(session, cluster, build())
+    session.tell_once("created", database_now(), "")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
 
 
 def _wanted(session: LabSession) -> bool:
@@ -242,6 +259,17 @@ def watch_starting(seconds: float = WATCH_SECONDS) -> bool:
     return False  # looked once more without the lock: whoever came in between was not turned away for nothing
 
 
+def look_once() -> bool:
+    """One look, unless somebody watches. True when nobody does and some are still starting: the watch must begin.
+
+    At the end of each creation, since a watch that is queued behind a whole class's creations would come late.
+    """
+    with locks.held(locks.WATCH) as mine:
+        if mine and _starting().exists():
+            bring_up(database_now())
+    return mine and bool(_starting().exists())
+
+
 def _starting() -> Any:
     return LabSession.objects.ours().filter(status=Status.PROVISIONING)
 
@@ -267,11 +295,12 @@ def _listed(cluster: Cluster, namespace: str) -> machines.Seen:
 
 
 def _bring_up(session: LabSession, listed: machines.Seen, cluster: Cluster, now: datetime) -> None:
-    state = machines.state_of(session, listed, now)
-    if state.ready:
-        session.become_running(now)
-    elif state.verdict and session.claim(state.verdict, now, detail=state.why, status=Status.PROVISIONING):
-        try:
-            closing.take_back(session, closing.Act(cluster, now, Direction.REQUEST, state.why))
-        except (ClusterError, closing.Unclosed, closing.Foreign) as error:
-            log.warning("not taken back", session=session.name, error=str(error))  # the row has it; the sweep retries
+    try:
+        state = machines.state_of(session, listed, now)
+        if state.ready:
+            session.become_running(now)
+        elif state.verdict and marker.vouch(cluster):
+            session.claim(state.verdict, now, detail=state.why, status=Status.PROVISIONING)
+            closing.close_on_request(session, closing.Act(cluster, now, Direction.REQUEST, state.why))
+    except Exception as error:  # one session's trouble is not the others'; its row has it, and the sweep tries again
+        log.warning("not brought up", session=session.name, error=str(error), exc_info=True)

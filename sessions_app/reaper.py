@@ -4,7 +4,8 @@ The schedule, the admin's button and `manage.py reap` call `sweep` and nothing e
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.utils.translation import gettext as _
 
 from sessions_app import closing, labels, locks, machines, marker
@@ -28,13 +29,16 @@ from sessions_app.models import (
     Status,
     Trigger,
 )
-from sessions_app.models.sessions import names_of
+from sessions_app.models.sessions import OPEN, names_of
 
 log = structlog.get_logger(__name__)
 
 Inventory: TypeAlias = dict[str, list[Thing]]  # by namespace; a namespace that could not be listed is not in it
 
 BRAKE_SESSIONS = 3  # more orphaned sessions than this, and more than half of all, is rather our mistake than theirs
+HALF_REMOVED_WITHIN = timedelta(days=7)
+EXPIRED_SHARE = 0.6  # of the budget: listing, orphans and ghosts have the rest
+SHOW_EVERY_SECONDS = 1.0
 STUCK_WARNINGS = (timedelta(minutes=5), timedelta(minutes=30))
 
 
@@ -110,8 +114,9 @@ def _round(run: ReapRun, now: datetime, confirmed: Collection[str], dry_run: boo
     if objection := round_.objection():
         return ReapRun.Result.REFUSED, objection
     round_.go()
-    whole = not (run.skipped or run.total("failed") or round_.stopped)
-    return ReapRun.Result.DONE if whole else ReapRun.Result.PARTIAL, round_.stopped
+    unfinished = round_.stopped or round_.postponed
+    whole = not (run.skipped or run.total("failed") or unfinished)
+    return ReapRun.Result.DONE if whole else ReapRun.Result.PARTIAL, unfinished
 
 
 class Sweep:
@@ -121,7 +126,9 @@ class Sweep:
         self.run, self.cluster, self.now, self.confirmed, self.dry_run = run, cluster, now, confirmed, dry_run
         self.marker_read = False
         self.stopped = ""  # why nothing more is deleted in this sweep
-        self.lacking: set[str] = set()  # rights that we do not have, as said already
+        self.postponed = ""  # why direction 1 left some for the next one
+        self.lacking: set[tuple[str, str]] = set()  # rights that we do not have, as said already
+        self.began = self.shown = time.monotonic()
 
     def objection(self) -> str:
         """0. Is this ours? Reads the marker and notes this run in it. Unreadable is no objection, but see `go`."""
@@ -144,12 +151,13 @@ class Sweep:
         self.run.show()
         if not self.marker_read:
             return
-        before = list(LabSession.objects.ours().filter(status__in=(Status.RUNNING, Status.PROVISIONING)))
+        before = list(LabSession.objects.ours().filter(status__in=OPEN).fairly())
+        leaving = list(LabSession.objects.ours().leaving())
         inventory = self.inventory()
         self.orphans(inventory)
         self.run.show()
         self.ghosts(inventory, before)
-        self.leaving(inventory)
+        self.leaving(inventory, leaving)
 
     def handle(
         self, direction: str, subject: object, why: str, work: Callable[[], bool], session: LabSession | None = None
@@ -157,17 +165,36 @@ class Sweep:
         """One item; `work` says whether it was still to be done. Whatever goes wrong is recorded and passed over."""
         self.run.count(direction, "found")
         self.run.plan.append({"direction": str(direction), "subject": str(subject), "why": why})
-        if self.dry_run or self.stopped:
+        if self.dry_run or self.stopped or self.late(direction):
             return
-        if self.cluster.out_of_time:
-            self.stopped = _("The time for one sweep was over; the rest comes first in the next one.")
-            return
-        try:
+        with self.isolated(direction, subject, session):
             if work():
                 self.run.count(direction, "done")
-        except DatabaseError:
-            raise  # nothing can be recorded: the sweep ends
-        except Exception as error:  # noqa: BLE001  (isolation: one item never ends a sweep; it is on record)
+        if time.monotonic() - self.shown > SHOW_EVERY_SECONDS:
+            self.run.show()
+            self.shown = time.monotonic()
+
+    def late(self, direction: str) -> bool:
+        """The time is over for all; or for direction 1, which leaves some to the others however many of it hang."""
+        left = _("The time for one sweep was over; the rest comes first in the next one.")
+        if self.cluster.out_of_time:
+            self.stopped = left
+        share = settings.LAB_SWEEP_BUDGET_SECONDS * EXPIRED_SHARE
+        if direction == Direction.EXPIRED and time.monotonic() - self.began > share:
+            self.postponed = left
+            return True
+        return bool(self.stopped)
+
+    @contextmanager
+    def isolated(self, direction: str, subject: object, session: LabSession | None = None) -> Iterator[None]:
+        """One item never ends a sweep: whatever it raises is on record, unless there is no database to record it in."""
+        try:
+            yield
+        except DatabaseError as error:
+            if not connection.is_usable():
+                raise
+            self.failed(direction, subject, error, None)  # the row itself may be what is locked
+        except Exception as error:  # noqa: BLE001
             self.failed(direction, subject, error, session)
 
     def failed(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
@@ -179,7 +206,7 @@ class Sweep:
             self.lacks(direction, right)
         if len(rights) < len(causes):
             self.note(direction, subject, error, session)
-        if isinstance(error, Throttled):
+        if any(isinstance(cause, Throttled) for cause in causes):
             self.stopped = _("The cluster asked to be left alone: %(error)s") % {"error": error}
 
     def note(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
@@ -189,16 +216,16 @@ class Sweep:
         ReapFailure.record(direction, str(subject), text, self.now, session=session, run=self.run)
 
     def lacks(self, direction: str, right: str) -> None:
-        if right in self.lacking:
+        if (direction, right) in self.lacking:
             return
-        self.lacking.add(right)
+        self.lacking.add((direction, right))
         log.error("right missing", right=right)
         text = _("This site's account may not %(right)s; `manage.py check --tag cluster` names all that it lacks.")
         ReapFailure.record(direction, right, text % {"right": right}, self.now, run=self.run)
 
     def settle(self, direction: str) -> None:
         """What failed before and not in this sweep is over: done now, or by somebody else."""
-        if not (self.dry_run or self.stopped or direction in self.run.skipped):
+        if not (self.dry_run or self.stopped or self.postponed or direction in self.run.skipped):
             ReapFailure.resolve_others(direction, self.run, self.now)
 
     def act(self, direction: str, why: str) -> closing.Act:
@@ -267,7 +294,7 @@ class Sweep:
         if self.brake(orphans, ours):
             return
         stories = _stories(orphans)
-        for thing in orphans:
+        for thing in _fairly(orphans):
             if not self.confirmed or thing.uid in self.confirmed:
                 why = stories.get(labels.session_of(thing.labels), _("no session of this site owns it"))
                 self.handle(Direction.ORPHANS, thing, why, partial(self.remove, thing, why))
@@ -296,24 +323,19 @@ class Sweep:
         act, label = self.act(Direction.ORPHANS, why), thing.labels.get(labels.SESSION, "")
         closing.delete(act, thing.kind, thing.namespace, thing.name, thing.uid, label)
         if thing.kind == "VirtualMachine":
-            closing.delete(act, "Secret", thing.namespace, labels.secret_name(thing.name), None, label)
+            closing.delete_secret_of(act, thing.name, thing.namespace, label)
         return True
 
     def forgotten_secrets(self, seen: set[str]) -> None:
         """Machines whose removal was broken off: those that are not seen any more may have left their Secret."""
-        for machine in sorted(_half_removed()):
+        for machine in sorted(_half_removed(self.now)):
             subject = f"VirtualMachine/{machine}"
             if subject not in seen:
                 why = _("its machine was removed before")
                 self.handle(Direction.ORPHANS, subject, why, partial(self.remove_secret, machine, why))
 
     def remove_secret(self, machine: str, why: str) -> bool:
-        found = self.cluster.get("VirtualMachine", settings.LAB_VM_NAMESPACE, machine)
-        if found and not found.leaving:
-            return False
-        secret = labels.secret_name(machine)
-        closing.delete(self.act(Direction.ORPHANS, why), "Secret", settings.LAB_VM_NAMESPACE, secret, None, "")
-        return True
+        return closing.delete_secret_of(self.act(Direction.ORPHANS, why), machine, settings.LAB_VM_NAMESPACE)
 
     # --- 4. ghosts ---
 
@@ -321,20 +343,25 @@ class Sweep:
         """Rows that were live before the listing began, held against what is there."""
         seen = machines.seen(thing for things in inventory.values() for thing in things)
         for session in before:
-            if session.namespace not in inventory or not session.remaining(self.now):
-                continue
-            state = machines.state_of(session, seen, self.now)
-            if state.ready and session.status == Status.PROVISIONING and not self.dry_run:
-                session.become_running(self.now)
-            elif state.verdict:
-                work = partial(self.bury, session, state, state.verdict)
-                self.handle(Direction.GHOSTS, session, state.why, work, session)
-            elif state.missing != session.missing_nodes and not self.dry_run:
-                session.note_missing(state.missing, self.now, run=self.run)
+            if session.namespace in inventory and session.remaining(self.now):
+                with self.isolated(Direction.GHOSTS, session, session):
+                    self.judge(session, machines.state_of(session, seen, self.now))
         self.settle(Direction.GHOSTS)
+
+    def judge(self, session: LabSession, state: machines.State) -> None:
+        if state.verdict:
+            work = partial(self.bury, session, state, state.verdict)
+            self.handle(Direction.GHOSTS, session, state.why, work, session)
+        elif self.dry_run:
+            return
+        elif state.ready:
+            session.become_running(self.now)
+        elif session.status == Status.RUNNING and state.lost != session.missing_nodes:
+            session.note_missing(state.lost, self.now, run=self.run)
 
     def bury(self, session: LabSession, state: machines.State, verdict: EndReason) -> bool:
         """Absence is confirmed by asking for each object; then it is closed like any other session."""
+        session.turn_came(self.now)
         for node in state.missing if session.status == Status.RUNNING else ():
             found = self.cluster.get(machines.MACHINE[session.kind], session.namespace, node)
             if found and machines.belongs(found, session):
@@ -346,18 +373,20 @@ class Sweep:
 
     # --- 5. leaving ---
 
-    def leaving(self, inventory: Inventory) -> None:
-        """Closed rows: gone when no VM, VMI, launcher or Pod of theirs is left."""
+    def leaving(self, inventory: Inventory, before: Iterable[LabSession]) -> None:
+        """Rows that were closed before the listing began: gone when no VM, VMI, launcher or Pod of theirs is left."""
         by_session: dict[Any, list[Thing]] = {}
         for things in inventory.values():
             for thing in things:
                 if thing.kind in ("VirtualMachine", "VirtualMachineInstance", "Pod"):
                     by_session.setdefault(labels.session_of(thing.labels), []).append(thing)
         by_uid = {thing.uid: thing for thing in by_session.get(None, ())}
-        for session in LabSession.objects.ours().leaving():
+        for session in before:
             if session.namespace in inventory and not self.dry_run:
                 unlabelled = [by_uid[uid] for uid in session.uids.values() if uid in by_uid]
-                self.check_off(session, [*by_session.get(session.pk, ()), *unlabelled])
+                with self.isolated(Direction.LEAVING, session, session):
+                    self.check_off(session, [*by_session.get(session.pk, ()), *unlabelled])
+        self.settle(Direction.LEAVING)
 
     def check_off(self, session: LabSession, left: list[Thing]) -> None:
         self.run.count(Direction.LEAVING, "found")
@@ -378,16 +407,23 @@ def _stays(thing: Thing) -> bool:
     return not (thing.leaving or thing.controlled or thing.kind == "VirtualMachineInstance")
 
 
-def _half_removed() -> set[str]:
+def _fairly(orphans: list[Thing]) -> list[Thing]:
+    """Those that were never asked to go before, then those that were asked the longest ago."""
+    records = Deletion.objects.filter(uid__in=[thing.uid for thing in orphans]).order_by("last_asked_at")
+    asked = dict(records.values_list("uid", "last_asked_at")) if orphans else {}
+    return sorted(orphans, key=lambda thing: (thing.uid in asked, asked.get(thing.uid)))
+
+
+def _half_removed(now: datetime) -> set[str]:
     """Orphaned machines that we asked to go and whose Secrets we did not, refused or killed in between.
 
     The records know, since each is written before its delete is asked for.
     """
-    asked = Deletion.objects.filter(direction=Direction.ORPHANS)
+    asked = Deletion.objects.filter(direction=Direction.ORPHANS, asked_at__gt=now - HALF_REMOVED_WITHIN)
     gone = asked.filter(kind="Secret", answer__in=(Deletion.ACCEPTED, Deletion.ABSENT))
     secrets = set(gone.values_list("name", flat=True))
     names = set(asked.filter(kind="VirtualMachine").values_list("name", flat=True))
-    return {name for name in names if labels.secret_name(name) not in secrets}
+    return {name for name in names if labels.is_machine_name(name) and labels.secret_name(name) not in secrets}
 
 
 def _stories(orphans: Iterable[Thing]) -> dict[UUID | None, str]:

@@ -14,6 +14,7 @@ from sessions_app.cluster import connect
 from sessions_app.models import Direction, LabSession, ReapRun, Trigger, database_now
 
 BACKLOG = timedelta(seconds=20)
+TAKE_BACK_SECONDS = 40.0  # under the task's timeout of 50
 
 
 def sweep() -> str:
@@ -23,7 +24,7 @@ def sweep() -> str:
     """
     alive.touch()
     now = database_now()
-    if ReapRun.objects.succeeded().filter(finished_at__gt=now - BACKLOG).exists():
+    if ReapRun.objects.filter(result=ReapRun.Result.DONE, started_at__gt=now - BACKLOG).exists():
         return "stale"
     result = reaper.sweep(now=now, trigger=Trigger.SCHEDULE).result
     schedules.restore()
@@ -32,8 +33,11 @@ def sweep() -> str:
 
 
 def create(session: str) -> None:
-    opening.create_machines(LabSession.objects.get(pk=session), database_now())
-    async_task("sessions_app.tasks.watch", cluster="jobs")  # of its own: both would outlast one task's timeout
+    try:
+        opening.create_machines(LabSession.objects.get(pk=session), database_now())
+    finally:
+        if opening.look_once():
+            async_task("sessions_app.tasks.watch", cluster="jobs")
 
 
 def watch() -> None:
@@ -44,7 +48,10 @@ def watch() -> None:
 def take_back(session: str) -> None:
     row = LabSession.objects.get(pk=session)
     closing.close_on_request(
-        row, closing.Act(connect(), database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by)
+        row,
+        closing.Act(
+            connect(budget=TAKE_BACK_SECONDS), database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by
+        ),
     )
 
 

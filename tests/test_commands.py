@@ -134,8 +134,8 @@ def test_reap_that_cannot_list_ends_with_1_and_says_what_it_skipped(cluster):
 
 def test_reap_that_is_refused_ends_with_2_and_names_the_way_out(cluster, settings):
     """C02"""
-    foreign_marker(cluster, settings)
     session = running(cluster)
+    foreign_marker(cluster, settings)
     expire(session)
     cluster.forget_requests()
 
@@ -280,8 +280,8 @@ def test_allow_mass_without_a_held_sweep_says_so_and_does_nothing(cluster, setti
 
 
 def test_adopt_shows_what_differs_and_changes_nothing(cluster, settings):
-    foreign_marker(cluster, settings)
     session = running(cluster)
+    foreign_marker(cluster, settings)
     expire(session)
     before = cluster.get("ConfigMap", settings.LAB_VM_NAMESPACE, "labsite-test")
     (stray,) = orphans(cluster, settings.LAB_VM_NAMESPACE, 1)

@@ -204,20 +204,20 @@ def test_site_lives_without_the_optional_right_and_check_says_so(sandbox, settin
 def burns(cluster: Sandbox) -> None:
     """A machine past its last moment: a conflict at first, which is looked at, and then it goes."""
     marks = {labels.MANAGED_BY: labels.MANAGER, labels.ENVIRONMENT: "prod"}
-    a_machine(cluster, "lab-late", "labsite-vms", marks)
+    a_machine(cluster, "lab-1a7e00000000", "labsite-vms", marks)
     past = {"metadata": {"annotations": {labels.REMOVE_AFTER: "2020-01-01T00:00:00Z"}}}
-    cluster.patch("VirtualMachine", "labsite-vms", "lab-late", past)
+    cluster.patch("VirtualMachine", "labsite-vms", "lab-1a7e00000000", past)
     cluster.create(
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": "lab-late-cloudinit", "namespace": "labsite-vms", "labels": marks},
+            "metadata": {"name": "lab-1a7e00000000-cloudinit", "namespace": "labsite-vms", "labels": marks},
         }
     )
     cluster.settle()
     cluster.fail("delete", "virtualmachines", status=409, times=1)
-    assert "409" in fuse.burn().failed["lab-late"]
-    assert fuse.burn().removed == ["lab-late"]
+    assert "409" in fuse.burn().failed["lab-1a7e00000000"]
+    assert fuse.burn().removed == ["lab-1a7e00000000"]
     cluster.settle()
     assert [cluster.objects(kind) for kind in ("VirtualMachine", "Secret")] == [[], []]
     assert [event["reason"] for event in cluster.objects("Event", "labsite-vms")].count(fuse.EVENT_REASON) == 1

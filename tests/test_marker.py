@@ -4,10 +4,10 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from helpers import a_machine, deletes, expire, running, statuses, sweep
+from helpers import a_machine, deletes, expire, left_of, opened, run_jobs, running, statuses, sweep
 
-from sessions_app import labels, marker
-from sessions_app.models import Installation, ReapRun, Status, database_now
+from sessions_app import closing, labels, marker, opening
+from sessions_app.models import EndReason, Installation, ReapRun, Status, database_now
 
 pytestmark = pytest.mark.django_db
 
@@ -160,3 +160,63 @@ def test_refusal_changes_nothing_when_repeated(cluster, settings, due):
         assert_refused(cluster, sweep(database_now() + timedelta(minutes=minute)), *due)
 
     assert map_of(cluster, settings) == before
+
+
+# --- between sweeps -----------------------------------------------------------------------------------
+
+
+def test_jobs_delete_nothing_where_the_marker_is_not_ours(cluster, settings, due):
+    """C48, C50: a copied database brings the queue along."""
+    session, _ = due
+    closing.end(session, EndReason.STUDENT, database_now(), by=session.student)
+    rewrite(cluster, settings, installation=str(uuid.uuid4()))
+
+    with pytest.raises(marker.NotOurs):
+        run_jobs(cluster)
+
+    assert deletes(cluster) == []
+    assert statuses([session]) == [Status.ENDING]
+
+
+def test_jobs_create_nothing_where_the_marker_is_not_ours(cluster, settings, due):
+    session = opened()
+    rewrite(cluster, settings, installation=str(uuid.uuid4()))
+
+    run_jobs(cluster)
+
+    session.refresh_from_db()
+    assert session.status == Status.PROVISIONING
+    assert "another installation" in session.last_error
+    assert f"VirtualMachine/{session.name}" not in left_of(cluster, session)
+
+
+def test_watch_closes_nothing_where_the_marker_is_not_ours(cluster, settings, due):
+    """C48: a session that was starting when the backup was taken."""
+    session = opened(now=database_now() - timedelta(minutes=10))
+    rewrite(cluster, settings, installation=str(uuid.uuid4()))
+
+    opening.bring_up(database_now())
+
+    assert statuses([session]) == [Status.PROVISIONING]
+    assert deletes(cluster) == []
+
+
+def test_nothing_is_opened_while_sweeps_are_refused(cluster, settings, due):
+    rewrite(cluster, settings, installation=str(uuid.uuid4()))
+    sweep()
+
+    with pytest.raises(opening.NotNow, match="Staff have been told"):
+        opened()
+
+
+def test_jobs_believe_no_absence_while_the_marker_cannot_be_read(cluster, settings, due):
+    session, _ = due
+    closing.end(session, EndReason.STUDENT, database_now(), by=session.student)
+    cluster.delete("VirtualMachine", session.namespace, session.name)
+    cluster.settle()
+    cluster.fail("get", "configmaps", status=500)
+
+    with pytest.raises(closing.Unclosed):
+        run_jobs(cluster)
+
+    assert statuses([session]) == [Status.ENDING]

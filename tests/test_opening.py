@@ -8,7 +8,7 @@ from django.db import connection, connections
 from django_q.models import OrmQ
 from helpers import a_lab, a_machine, a_student, deletes, expire, left_of, opened, run_jobs, running, sweep
 
-from sessions_app import labels, locks, opening
+from sessions_app import labels, locks, opening, tasks
 from sessions_app.models import EndReason, Kind, LabSession, ReapRun, SessionEvent, Status, StudentKey, database_now
 
 pytestmark = pytest.mark.django_db
@@ -313,3 +313,38 @@ def test_a_long_queue_of_openers_gets_a_friendly_answer(cluster):
         other.close()
         cursor.execute("SET lock_timeout = 5000")
     assert not LabSession.objects.exists()
+
+
+def test_whatever_goes_wrong_while_creating_is_closed(cluster, monkeypatch):
+    """An error of ours at the third object of a group."""
+    original = opening._create
+    calls = []
+
+    def buggy(session, api, body):
+        calls.append(body["kind"])
+        if len(calls) == 3:
+            raise KeyError("uid")
+        original(session, api, body)
+
+    monkeypatch.setattr(opening, "_create", buggy)
+    session = opened(a_lab(nodes=2))
+    run_jobs(cluster)
+    cluster.settle()
+
+    session.refresh_from_db()
+    assert (session.status, session.end_reason) == (Status.FAILED, EndReason.START_FAILED)
+    assert "KeyError" in session.end_detail
+    assert left_of(cluster, session) == []
+
+
+def test_a_class_that_opens_at_once_does_not_wait_for_the_watch(cluster):
+    """Each creation ends with a look at all that start: a watch in the queue stands behind the whole class."""
+    first, second = opened(), opened()
+
+    tasks.create(str(first.pk))
+    cluster.settle()
+    tasks.create(str(second.pk))
+
+    first.refresh_from_db()
+    assert first.status == Status.RUNNING
+    assert OrmQ.objects.filter(key="jobs").count() >= 3  # both creations and at least one watch

@@ -86,25 +86,29 @@ def test_end_against_sweep_is_one_clean_end(cluster):
     assert left_of(cluster, session) == []
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_extend_against_sweep_has_one_winner(cluster, attempt):
+@pytest.mark.parametrize("order", ["extend first", "sweep first", "at once"])
+def test_extend_against_sweep_has_one_winner(cluster, order):
     """C38: never a deleted machine with a running row."""
     session = running(cluster)
     deadline = session.expires_at
+    extend = start(cluster, EXTEND, str(session.pk), (deadline.replace(microsecond=0)).isoformat())
+    sweeper = start(cluster, SWEEP_AT_THE_DEADLINE, deadline.isoformat())
 
-    extended, _ = let_go(
-        start(cluster, EXTEND, str(session.pk), (deadline.replace(microsecond=0)).isoformat()),
-        start(cluster, SWEEP_AT_THE_DEADLINE, deadline.isoformat()),
-    )
+    if order == "extend first":
+        (extended,) = let_go(extend)
+        let_go(sweeper)
+    elif order == "sweep first":
+        let_go(sweeper)
+        (extended,) = let_go(extend)
+    else:
+        extended, _ = let_go(extend, sweeper)
     cluster.settle()
 
     session.refresh_from_db()
-    if extended:
-        assert session.status == Status.RUNNING
-        assert deletes(cluster) == []
-    else:
-        assert session.status == Status.EXPIRED
-        assert left_of(cluster, session) == []
+    assert order == "at once" or extended == (order == "extend first")
+    assert session.status == (Status.RUNNING if extended else Status.EXPIRED)
+    assert (deletes(cluster) == []) == extended
+    assert bool(left_of(cluster, session)) == extended
 
 
 def test_two_sweeps_are_harmless_and_one_says_that_the_other_runs(cluster):

@@ -105,10 +105,10 @@ def test_site_needs_exactly_what_the_list_says(account):
 def test_fuse_needs_exactly_what_the_list_says(account, settings):
     grant(account, rights.FUSE)
     past = {"metadata": {"annotations": {labels.REMOVE_AFTER: "2020-01-01T00:00:00Z"}}}
-    for name in ("lab-1", "lab-2"):
+    for name in ("lab-000000000001", "lab-000000000002"):
         a_machine(account, name, settings.LAB_VM_NAMESPACE, {labels.MANAGED_BY: "labsite", labels.ENVIRONMENT: "test"})
         account.patch("VirtualMachine", settings.LAB_VM_NAMESPACE, name, past)
-    account.fail("delete", "virtualmachines", name="lab-2", status=409)  # it looks again
+    account.fail("delete", "virtualmachines", name="lab-000000000002", status=409)  # it looks again
 
     assert command("reap", "--fuse")[0] == 1
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from helpers import (
     a_lab,
     a_machine,
@@ -19,9 +19,20 @@ from helpers import (
     sweep,
 )
 
-from sessions_app import closing, labels, manifests, opening
-from sessions_app.models import Deletion, EndReason, Kind, LabSession, ReapFailure, ReapRun, Status, database_now
+from sessions_app import adopting, closing, labels, machines, manifests, opening
+from sessions_app.models import (
+    Deletion,
+    EndReason,
+    Kind,
+    LabSession,
+    ReapFailure,
+    ReapRun,
+    Status,
+    Trigger,
+    database_now,
+)
 from sessions_app.models.sessions import TERMINAL
+from sessions_app.reaper import Sweep
 
 pytestmark = pytest.mark.django_db
 
@@ -293,19 +304,23 @@ def test_editing_the_lab_changes_no_running_session(cluster):
 
 
 def test_rows_of_another_environment_are_never_acted_on(cluster, settings):
-    """C50: production's database was copied into the development site."""
+    """C50: production's database was copied into the development site: refused, and after adopting left alone too."""
     settings.LABSITE_ENVIRONMENT = "prod"
     theirs = running(cluster)
+    sweep()
     expire(theirs)
     settings.LABSITE_ENVIRONMENT = "dev"
 
-    run = sweep()
+    assert sweep().result == ReapRun.Result.REFUSED
+    adopting.adopt(database_now(), trigger=Trigger.COMMAND, who="a test")
+    assert sweep().result == DONE
+    closing.end(theirs, EndReason.STAFF, database_now(), by=None)
+    run_jobs(cluster)
 
     theirs.refresh_from_db()
     assert theirs.status == Status.RUNNING
     assert f"VirtualMachine/{theirs.name}" in left_of(cluster, theirs)
     assert deletes(cluster) == []
-    assert run.result in (DONE, ReapRun.Result.REFUSED)
 
 
 def test_somebody_elses_machine_under_our_name_stops_the_closing_before_its_secret(cluster):
@@ -489,8 +504,6 @@ def test_machine_whose_row_appears_between_listing_and_delete_lives(cluster, mon
     run_jobs(cluster)
     row = LabSession.objects.filter(pk=session.pk)
     saved = row.get()
-    from sessions_app.reaper import Sweep
-
     original = Sweep.remove
 
     def row_commits_first(self, thing, why):
@@ -927,3 +940,215 @@ def test_secret_of_a_machine_that_took_our_name_is_not_touched(cluster):
     assert session.status == Status.ENDING
     assert cluster.get("Secret", session.namespace, secret["name"])["metadata"]["uid"] == uid
     assert "is not this session's" in session.last_error
+
+
+# --- isolation, whatever it is that goes wrong --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body", [b"bad gateway \x00", "错".encode() * 1500, b"\xff\xfe", b'{"message": "\\u0000\\ud800"}'], ids=len
+)
+def test_answer_that_postgresql_cannot_keep_ends_no_sweep(cluster, settings, body):
+    """C27"""
+    sessions = [running(cluster) for _ in range(3)]
+    marks = {labels.MANAGED_BY: "labsite", labels.ENVIRONMENT: settings.LABSITE_ENVIRONMENT}
+    a_machine(cluster, "lab-orphan", settings.LAB_VM_NAMESPACE, marks)
+    expire(*sessions)
+    cluster.fail("delete", "virtualmachines", name=sessions[0].name, status=502, body=body)
+
+    for _ in range(2):
+        run = sweep()
+    cluster.settle()
+
+    assert statuses(sessions) == [Status.ENDING, Status.EXPIRED, Status.EXPIRED]
+    assert cluster.get("VirtualMachine", settings.LAB_VM_NAMESPACE, "lab-orphan") is None
+    assert run.result == PARTIAL
+    assert ReapFailure.objects.get().count == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_row_that_somebody_has_locked_ends_no_sweep(cluster):
+    """C27: an open transaction in a shell holds one of three due rows."""
+    sessions = [running(cluster) for _ in range(3)]
+    expire(*sessions)
+    other = connections["default"].copy()
+    with other.cursor() as holder, connection.cursor() as cursor:
+        holder.execute("BEGIN")
+        holder.execute("SELECT 1 FROM sessions_app_labsession WHERE id = %s FOR UPDATE", [sessions[0].pk])
+        cursor.execute("SET lock_timeout = 200")
+        run = sweep()
+        cursor.execute("SET lock_timeout = 5000")
+    other.close()
+
+    assert statuses(sessions) == [Status.RUNNING, Status.EXPIRED, Status.EXPIRED]
+    assert run.counts["expired"] == {"found": 3, "done": 2, "failed": 1}
+    sweep()
+    assert statuses(sessions) == [Status.EXPIRED] * 3
+
+
+def test_bug_about_one_ghost_spares_the_others(cluster, monkeypatch):
+    """C27"""
+    ghosts = [running(cluster) for _ in range(3)]
+    for session in ghosts:
+        cluster.delete("VirtualMachine", session.namespace, session.name)
+    cluster.settle()
+    original = machines.state_of
+
+    def buggy(session, *arguments):
+        if session.pk == ghosts[1].pk:
+            raise KeyError("phase")
+        return original(session, *arguments)
+
+    monkeypatch.setattr(machines, "state_of", buggy)
+    run = sweep()
+
+    assert statuses(ghosts) == [Status.FAILED, Status.RUNNING, Status.FAILED]
+    assert run.counts["ghosts"]["failed"] == 1
+    assert ReapFailure.objects.get().session == ghosts[1]
+
+
+def test_bug_about_one_that_leaves_spares_the_others(cluster, monkeypatch):
+    """C27"""
+    sessions = [running(cluster) for _ in range(3)]
+    expire(*sessions)
+    original = LabSession.mark_gone
+
+    def buggy(self, now):
+        if self.pk == sessions[1].pk:
+            raise KeyError("gone")
+        return original(self, now)
+
+    monkeypatch.setattr(LabSession, "mark_gone", buggy)
+    sweep()
+    cluster.settle()
+    sweep()
+
+    gone = [LabSession.objects.get(pk=session.pk).gone_at is not None for session in sessions]
+    assert gone == [True, False, True]
+
+
+def test_bug_about_one_that_starts_spares_the_others(cluster, monkeypatch):
+    sessions = [opened() for _ in range(3)]
+    original = machines.state_of
+
+    def buggy(session, *arguments):
+        if session.pk == sessions[1].pk:
+            raise KeyError("phase")
+        return original(session, *arguments)
+
+    monkeypatch.setattr(machines, "state_of", buggy)
+    run_jobs(cluster)
+
+    assert statuses(sessions) == [Status.RUNNING, Status.PROVISIONING, Status.RUNNING]
+
+
+@pytest.mark.parametrize("fault", [{"status": 429}, {"silent": True}], ids=str)
+def test_orphan_that_stops_a_sweep_does_not_stand_first_again(cluster, settings, fault):
+    """C34: the next sweep goes on with what it has not tried yet."""
+    settings.LAB_API_TIMEOUT_SECONDS, settings.LAB_SWEEP_BUDGET_SECONDS = 1.5, 1.4
+    marks = {labels.MANAGED_BY: "labsite", labels.ENVIRONMENT: settings.LABSITE_ENVIRONMENT}
+    for name in ("lab-a", "lab-b", "lab-c"):
+        a_machine(cluster, name, settings.LAB_VM_NAMESPACE, marks)
+    cluster.settle()
+    cluster.fail("delete", "virtualmachines", name="lab-a", **fault)
+
+    for _ in range(2):
+        sweep()
+    cluster.settle()
+
+    assert [body["metadata"]["name"] for body in cluster.objects("VirtualMachine")] == ["lab-a"]
+
+
+def test_ghost_that_hangs_does_not_stand_first_again(cluster, settings):
+    settings.LAB_API_TIMEOUT_SECONDS, settings.LAB_SWEEP_BUDGET_SECONDS = 1.5, 1.4
+    ghosts = [running(cluster) for _ in range(3)]
+    for session in ghosts:
+        cluster.delete("VirtualMachine", session.namespace, session.name)
+    cluster.settle()
+    cluster.fail("get", "virtualmachines", name=ghosts[0].name, silent=True)
+
+    for _ in range(2):
+        sweep()
+
+    assert statuses(ghosts) == [Status.RUNNING, Status.FAILED, Status.FAILED]
+
+
+def test_due_rows_that_hang_leave_time_for_the_other_directions(cluster, settings):
+    settings.LAB_API_TIMEOUT_SECONDS, settings.LAB_SWEEP_BUDGET_SECONDS = 0.8, 3.0
+    due, ghost = [running(cluster) for _ in range(6)], running(cluster)
+    cluster.delete("VirtualMachine", ghost.namespace, ghost.name)
+    cluster.settle()
+    expire(*due)
+    for session in due:
+        cluster.fail("delete", "virtualmachines", name=session.name, silent=True)
+
+    run = sweep()
+
+    assert statuses([ghost]) == [Status.FAILED]
+    assert run.result == PARTIAL
+    assert "comes first in the next one" in run.message
+
+
+def test_machine_that_was_not_listed_yet_is_not_taken_for_gone(cluster, monkeypatch):
+    """Opened, ended and closed while the sweep was between its listing and its last step."""
+    sweep()
+    original = Sweep.inventory
+    late = []
+
+    def meanwhile(self):
+        listed = original(self)
+        session = running(cluster)
+        cluster.hold("VirtualMachine", session.namespace, session.name)
+        closing.end(session, EndReason.STUDENT, database_now(), by=session.student)
+        run_jobs(cluster)
+        late.append(session)
+        return listed
+
+    monkeypatch.setattr(Sweep, "inventory", meanwhile)
+    sweep()
+
+    late[0].refresh_from_db()
+    assert (late[0].status, late[0].gone_at) == (Status.ENDED, None)
+
+
+def test_orphan_under_a_name_that_is_not_ours_keeps_its_secret(cluster, settings):
+    """A Secret is known by its machine's name alone: `web-cloudinit` may be anybody's."""
+    marks = {labels.MANAGED_BY: "labsite", labels.ENVIRONMENT: settings.LABSITE_ENVIRONMENT}
+    a_machine(cluster, "web", settings.LAB_VM_NAMESPACE, marks)
+    theirs = {"name": "web-cloudinit", "namespace": settings.LAB_VM_NAMESPACE, "labels": {labels.ENVIRONMENT: "prod"}}
+    cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": theirs})
+    cluster.settle()
+
+    sweep()
+    cluster.settle()
+
+    assert cluster.objects("VirtualMachine") == []
+    assert [body["metadata"]["name"] for body in cluster.objects("Secret")] == ["web-cloudinit"]
+
+
+def test_crashed_node_of_a_group_is_shown(cluster):
+    """C13"""
+    session = running(cluster, a_lab(nodes=3))
+    cluster.crash(session.namespace, session.nodes[1])
+    cluster.settle()
+
+    sweep()
+
+    session.refresh_from_db()
+    assert (session.status, session.missing_nodes) == (Status.RUNNING, [session.nodes[1]])
+    assert session.events.filter(what="degraded").count() == 1
+
+
+def test_throttled_closing_keeps_what_went_wrong_before(cluster):
+    session = running(cluster, a_lab(nodes=3))
+    cluster.fail("delete", "virtualmachines", name=session.nodes[0], status=500)
+    cluster.fail("delete", "virtualmachines", name=session.nodes[1], status=429)
+    expire(session)
+
+    run = sweep()
+
+    session.refresh_from_db()
+    assert "500" in session.last_error
+    assert "429" in session.last_error
+    assert "left alone" in run.message
+    assert f"virtualmachines/{session.nodes[2]}" not in deletes(cluster)

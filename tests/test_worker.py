@@ -146,17 +146,27 @@ def test_sign_that_cannot_be_given_stops_no_sweep(cluster, settings, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("result", "seconds_ago", "said"), [("done", 19, "stale"), ("done", 21, "done"), ("failed", 1, "done")]
+    ("result", "seconds_ago", "said"),
+    [("done", 19, "stale"), ("done", 21, "done"), ("failed", 1, "done"), ("partial", 1, "done")],
 )
 def test_sweep_right_after_a_successful_one_returns_at_once(cluster, result, seconds_ago, said):
     """After a pause the queue holds the minutes that are past."""
     then = database_now() - timedelta(seconds=seconds_ago)
-    ReapRun.objects.create(trigger="command", started_at=then - timedelta(seconds=9), finished_at=then, result=result)
+    ReapRun.objects.create(trigger="command", started_at=then, finished_at=database_now(), result=result)
 
     assert tasks.sweep() == said
 
     assert ReapRun.objects.count() == (1 if said == "stale" else 2)
     assert bool(cluster.requests) == (said != "stale")
+
+
+def test_sweep_that_took_long_makes_the_next_minutes_none_stale(cluster):
+    """Ended at 45 s of its minute: 15 s later is the next minute's, and there is a backlog to work off."""
+    now = database_now()
+    started, ended = now - timedelta(seconds=60), now - timedelta(seconds=15)
+    ReapRun.objects.create(trigger="schedule", started_at=started, finished_at=ended, result="done")
+
+    assert tasks.sweep() == "done"
 
 
 def test_four_stale_sweeps_are_one(cluster):

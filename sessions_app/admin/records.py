@@ -43,16 +43,16 @@ class ReapFailureAdmin(ReadOnly):
 
 @admin.register(Deletion)
 class DeletionAdmin(ReadOnly):
-    list_display = ("__str__", "namespace", "asked_at", "answer", "count", "direction", "reason", "run", "by")
+    list_display = ("__str__", "namespace", "asked_at", "answer", "count", "direction", "reason", "run", "actor")
     list_filter = ("direction", "kind")
-    list_select_related = ("run", "by")
+    list_select_related = ("run",)
     search_fields = ("name", "uid", "session_label", "answer")
 
 
 @admin.register(SessionEvent)
 class SessionEventAdmin(ReadOnly):
-    list_display = ("at", "session", "what", "detail", "by", "run")
+    list_display = ("at", "session", "what", "detail", "actor", "run")
     list_filter = ("what",)
-    list_select_related = ("session", "by", "run")
+    list_select_related = ("session", "run")
     search_fields = ("session__id", "detail")
     ordering = ("-at", "-pk")

@@ -17,7 +17,7 @@ class Line:
     what: str
     detail: str
     order: int
-    by: Any = None
+    by: str = ""
     run: int | None = None
 
 
@@ -30,8 +30,8 @@ def story(session: LabSession) -> list[Line]:
 
 def _events(session: LabSession) -> list[Line]:
     return [
-        Line(event.at, event.get_what_display(), _detail(event), _order(event), event.by, event.run_id)
-        for event in session.events.select_related("by")
+        Line(event.at, event.get_what_display(), _detail(event), _order(event), event.actor, event.run_id)
+        for event in session.events.all()
     ]
 
 
@@ -51,13 +51,8 @@ def _detail(event: SessionEvent) -> str:
 
 
 def _deletions(session: LabSession) -> list[Line]:
-    rows = Deletion.objects.filter(session_label=str(session.pk)).select_related("by").order_by("pk")
-    return [
-        Line(
-            row.asked_at, _("delete"), f"{row}: {row.answer or _('no answer')}{_times(row)}", DELETE, row.by, row.run_id
-        )
-        for row in rows
-    ]
+    rows = Deletion.objects.filter(session_label=str(session.pk)).order_by("pk")
+    return [Line(row.asked_at, _("delete"), f"{row}: {_answer(row)}", DELETE, row.actor, row.run_id) for row in rows]
 
 
 def _failures(session: LabSession) -> list[Line]:
@@ -65,6 +60,10 @@ def _failures(session: LabSession) -> list[Line]:
         Line(row.first_seen, _("failure"), f"{row.error}{_times(row)}", FAILURE, run=row.last_run_id)
         for row in session.failures.order_by("pk")
     ]
+
+
+def _answer(row: Deletion) -> str:
+    return f"{row.answer or _('no answer')}{_times(row)}"
 
 
 def _times(row: Any) -> str:

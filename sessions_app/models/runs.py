@@ -5,9 +5,11 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import MD5
 from django.utils.translation import gettext_lazy as _
 
 from sessions_app.models.sessions import LabSession
+from sessions_app.models.text import storable
 
 
 class Direction(models.TextChoices):
@@ -49,6 +51,11 @@ class ReapRunQuerySet(models.QuerySet["ReapRun"]):
         """Sweeps that saw the whole cluster. Items that failed are shown as such and are no reason for an alarm."""
         blind = Q(skipped__has_key=Direction.GHOSTS)  # it was skipped since something could not be listed
         return self.filter(result__in=(ReapRun.Result.DONE, ReapRun.Result.PARTIAL)).exclude(blind)
+
+    def refused(self) -> bool:
+        """Whether the last one that came to an end was: nothing is taken back until a person has looked."""
+        last = self.exclude(finished_at=None).order_by("-pk").values_list("result", flat=True).first()
+        return last == ReapRun.Result.REFUSED
 
 
 class ReapRun(models.Model):
@@ -96,6 +103,8 @@ class ReapRun(models.Model):
             ),
         )
         indexes = (
+            # Read by every sweep: which runs were left open by somebody who died?
+            models.Index(name="run_open", fields=("started_at",), condition=Q(finished_at=None)),
             # Read by health and by the scheduled sweep: when did the last one succeed?
             models.Index(name="run_succeeded", fields=("-finished_at",), condition=Q(result__in=("done", "partial"))),
         )
@@ -155,7 +164,7 @@ class ReapFailure(models.Model):
         ordering = ("-last_seen", "-pk")
         constraints = (
             models.UniqueConstraint(
-                name="one_open_failure", fields=("direction", "subject", "error"), condition=Q(resolved_at=None)
+                "direction", "subject", MD5("error"), name="one_open_failure", condition=Q(resolved_at=None)
             ),
         )
 
@@ -166,7 +175,7 @@ class ReapFailure(models.Model):
     def record(
         cls, direction: str, subject: str, error: str, now: datetime, *, session: Any = None, run: Any = None
     ) -> None:
-        subject, error = subject[:400], error[:2000]
+        subject, error = storable(subject, 400), storable(error)
         same = cls.objects.open(direction).filter(subject=subject, error=error)
         if not same.update(count=F("count") + 1, last_seen=now, last_run=run):
             cls.objects.create(
@@ -203,6 +212,7 @@ class Deletion(models.Model):
     by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", verbose_name=_("by")
     )
+    actor = models.CharField(_("actor's name"), max_length=150, blank=True, help_text=_("As it was then."))
     reason = models.TextField(_("reason"), blank=True)
     asked_at = models.DateTimeField(_("asked"))
     last_asked_at = models.DateTimeField(_("last asked"))
@@ -215,13 +225,19 @@ class Deletion(models.Model):
         verbose_name = _("deletion")
         verbose_name_plural = _("deletions")
         ordering = ("-pk",)
+        indexes = (
+            # Read before each record of a failure, and by the orphans: when was this object asked for last?
+            models.Index(name="deletion_of_object", fields=("name", "kind", "-id")),
+            # Read by every sweep: which orphans were removed half-way?
+            models.Index(name="deletion_of_orphan", fields=("asked_at",), condition=Q(direction="orphans")),
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
 
     def answered(self, answer: str) -> None:
         """Notes the answer; a failure that is the same as the last one joins it."""
-        self.answer = answer[:2000]
+        self.answer = storable(answer)
         if self.answer not in (self.ACCEPTED, self.ABSENT) and self._joined_the_last():
             self.delete()
         else:

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from sessions_app import labels
 from sessions_app.models.labs import Kind, Lab
+from sessions_app.models.text import storable
 
 
 class Status(models.TextChoices):
@@ -74,7 +75,7 @@ class LabSessionQuerySet(models.QuerySet["LabSession"]):
 
     def leaving(self) -> "LabSessionQuerySet":
         """Closed, and a machine was still there when somebody last looked."""
-        return self.filter(status__in=TERMINAL, gone_at=None)
+        return self.filter(gone_at=None, finished_at__isnull=False)
 
     def fairly(self) -> "LabSessionQuerySet":
         """Never tried before tried, then the oldest deadline: a poison row never stands first for ever."""
@@ -85,7 +86,7 @@ class LabSessionQuerySet(models.QuerySet["LabSession"]):
 
     def holding_machines(self) -> "LabSessionQuerySet":
         """Sessions whose virtual machines hold seats, there or still to come, leaving ones included."""
-        return self.filter(Q(status__in=LIVE) | Q(gone_at=None), kind=Kind.VM)
+        return self.filter(gone_at=None, kind=Kind.VM)
 
 
 class LabSession(models.Model):
@@ -179,10 +180,8 @@ class LabSession(models.Model):
         indexes = (
             # Read by the sweep (due, ghosts) and by the seat count, whatever number of finished rows there is.
             models.Index(name="session_live", fields=("expires_at",), condition=Q(status__in=LIVE)),
-            # Read by the sweep's last step and by the seat count: closed, not yet gone.
-            models.Index(
-                name="session_leaving", fields=("finished_at",), condition=Q(finished_at__isnull=False, gone_at=None)
-            ),
+            # Read by the sweep's last step and by the seat count: live, or closed and not yet gone.
+            models.Index(name="session_not_gone", fields=("finished_at",), condition=Q(gone_at=None)),
             # Read by the student's history and the lab page.
             models.Index(name="session_of_student", fields=("student", "-started_at")),
         )
@@ -311,7 +310,7 @@ class LabSession(models.Model):
                 .update(
                     status=Status.ENDING,
                     end_reason=reason,
-                    end_detail=detail[:2000],
+                    end_detail=storable(detail),
                     ending_at=now,
                     ended_by_id=by and by.pk,
                 )
@@ -346,11 +345,16 @@ class LabSession(models.Model):
         return bool(changed)
 
     def attempt(self, now: datetime) -> None:
-        self.attempts += 1
+        """Counted in the database: a sweep and the jobs process may be at the same row."""
         type(self).objects.filter(pk=self.pk).update(attempts=F("attempts") + 1, last_attempt_at=now)
+        self.refresh_from_db(fields=("attempts",))
+
+    def turn_came(self, now: datetime) -> None:
+        """It was looked at: the others come before it the next time."""
+        type(self).objects.filter(pk=self.pk).update(last_attempt_at=now)
 
     def note_error(self, error: str) -> None:
-        type(self).objects.filter(pk=self.pk).update(last_error=error[:2000])
+        type(self).objects.filter(pk=self.pk).update(last_error=storable(error))
 
     def note_missing(self, nodes: list[str], now: datetime, *, run: Any = None) -> None:
         """Nodes of a group that are not there: shown, no reason to close the rest."""
@@ -373,7 +377,13 @@ class LabSession(models.Model):
     def tell(self, what: str, at: datetime, *, by: Any = None, run: Any = None, detail: str = "") -> None:
         """Appends to the session's story."""
         SessionEvent.objects.create(
-            session=self, what=what, at=at, by_id=by and by.pk, run_id=run and run.pk, detail=detail
+            session=self,
+            what=what,
+            at=at,
+            by_id=by and by.pk,
+            actor=by.get_username() if by else "",
+            run_id=run and run.pk,
+            detail=storable(detail),
         )
 
     # --- grading ---
@@ -426,6 +436,7 @@ class SessionEvent(models.Model):
     by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", verbose_name=_("by")
     )
+    actor = models.CharField(_("actor's name"), max_length=150, blank=True, help_text=_("As it was then."))
     run = models.ForeignKey(
         "sessions_app.ReapRun", null=True, on_delete=models.SET_NULL, related_name="+", verbose_name=_("run")
     )

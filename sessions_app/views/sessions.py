@@ -51,6 +51,8 @@ def extend(request: StudentRequest, session: UUID) -> HttpResponse:
         messages.success(request, _("Extended until %(end)s.") % {"end": moment_text(row.expires_at, now)})
     elif not row.is_open or not row.remaining(now):
         messages.warning(request, _("This session is over: it was not extended."))
+    elif row.expires_at < row.latest_end:
+        messages.info(request, _("Not extended: you have all the time that you can have for now."))
     else:
         messages.info(request, _("Not extended: it already ends as late as it can."))
     return redirect("session", session=row.pk)

@@ -42,6 +42,7 @@ CLUSTER_SAYS = (
     ("oomkilled", gettext_lazy("It needed more memory than it had.")),
     ("failed calling webhook", gettext_lazy("The cluster was too busy to accept a new machine.")),
     ("no way to a cluster", gettext_lazy("The site could not reach its machines.")),
+    ("no time left", gettext_lazy("The cluster did not answer in time.")),
     ("timeout", gettext_lazy("The cluster did not answer in time.")),
     ("timed out", gettext_lazy("The cluster did not answer in time.")),
     ("connection", gettext_lazy("The site could not reach its machines.")),

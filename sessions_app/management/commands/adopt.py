@@ -73,7 +73,9 @@ def report(survey: Survey, keep: list[str]) -> Iterator[str]:
     yield f"  {_('marker')}: " + marker_line(survey)
     yield survey.objection or _("The marker is this installation's: there is nothing to adopt.")
     yield ""
-    yield from forecast(survey, keep)
+    yield from forecast(survey)
+    if survey.objection:
+        yield from choices(survey, keep)
 
 
 def marker_line(survey: Survey) -> str:
@@ -83,17 +85,24 @@ def marker_line(survey: Survey) -> str:
     return f"{found.installation or '?'}, " + _("last sweep #%(run)d of %(at)s") % {"run": found.run, "at": found.at}
 
 
-def forecast(survey: Survey, keep: list[str]) -> Iterator[str]:
-    """Item by item, with the choice that there is."""
-    choice = {session.name: choice_for(session, keep) for session in survey.keepable}
+def forecast(survey: Survey) -> Iterator[str]:
     yield _("The next sweep would:") if survey.foreseen.plan else _("The next sweep would find nothing to do.")
     for item in survey.foreseen.plan:
-        yield f"  {item['direction']:8} {item['subject']}: {item['why']}" + choice.get(item["subject"], "")
+        yield f"  {item['direction']:8} {item['subject']}: {item['why']}"
     for direction, reason in survey.foreseen.skipped.items():
         yield f"  {direction:8} " + _("skipped: %(reason)s") % {"reason": reason}
     for thing in survey.foreseen.held:
         held = _("no session of this site owns it; held until a person confirms it (manage.py reap --allow-mass)")
         yield f"  {'orphans':8} {thing['object']} uid {thing['uid']}: {held}"
+
+
+def choices(survey: Survey, keep: list[str]) -> Iterator[str]:
+    """A database that was restored does not know what was extended after its backup."""
+    if survey.keepable:
+        yield ""
+        yield _("These sessions may have been extended since, without this database's knowing:")
+    for session in survey.keepable:
+        yield f"  {session.name} " + _("ends %(end)s") % {"end": moment(session.expires_at)} + choice_for(session, keep)
 
 
 def choice_for(session: Any, keep: list[str]) -> str:
