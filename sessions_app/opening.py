@@ -12,9 +12,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django_q.tasks import async_task
 
-from sessions_app import closing, labels, locks, machines, manifests, marker
+from sessions_app import closing, labels, locks, machines, manifests, marker, pausing
 from sessions_app.cluster import Cluster, ClusterError, Refused, connect
-from sessions_app.models import Direction, EndReason, Kind, Lab, LabSession, ReapRun, Status, database_now
+from sessions_app.models import Direction, EndReason, Kind, Lab, LabSession, Pause, ReapRun, Status, database_now
 from sessions_app.models.sessions import names_of
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,8 @@ def open_session(student: Any, lab: Lab, now: datetime) -> LabSession:
         return existing
     if not lab.published:
         raise NotNow(_("This lab is not open at the moment."))
+    if pause := pausing.current(Pause.What.OPENING, now):
+        raise NotNow(pausing.to_students(pause))
     if ReapRun.objects.refused():
         raise NotNow(_("No session can be opened at the moment: the site is being checked. Staff have been told."))
     listed = _machines_in_cluster() if lab.seats else set()

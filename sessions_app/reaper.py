@@ -16,13 +16,14 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.utils.translation import gettext as _
 
-from sessions_app import closing, labels, locks, machines, marker
+from sessions_app import closing, labels, locks, machines, marker, pausing
 from sessions_app.cluster import Cluster, ClusterError, NoAnswer, Refused, Thing, Throttled, connect
 from sessions_app.models import (
     Deletion,
     Direction,
     EndReason,
     LabSession,
+    Pause,
     ReapFailure,
     ReapRun,
     SessionEvent,
@@ -284,6 +285,9 @@ class Sweep:
 
         The rows are read after the listing, so the row of every machine that was listed is seen.
         """
+        if pause := pausing.current(Pause.What.ORPHANS, self.now):
+            self.run.skip(Direction.ORPHANS, pausing.to_staff(pause))
+            return
         staying = [thing for things in inventory.values() for thing in things if _stays(thing)]
         ours = [thing for thing in staying if labels.is_ours(thing.labels, settings.LABSITE_ENVIRONMENT)]
         rows = LabSession.objects.ours()

@@ -9,7 +9,7 @@ from django_q.models import Schedule
 from django_q.signals import post_spawn
 from django_q.tasks import async_task
 
-from sessions_app import alive, closing, opening, reaper, schedules
+from sessions_app import alive, closing, opening, reaper, roles, schedules
 from sessions_app.cluster import connect
 from sessions_app.models import Direction, LabSession, ReapRun, Trigger, database_now
 
@@ -57,8 +57,9 @@ def take_back(session: str) -> None:
 
 @receiver(post_migrate, dispatch_uid="labsite-schedule")
 def _after_migrate(sender: Any, **kwargs: Any) -> None:
-    if getattr(sender, "name", "") == "django_q":  # its table is there now
+    if getattr(sender, "name", "") == "django_q":  # its table is there now, and the permissions of all apps before it
         schedules.ensure()
+        roles.ensure()
 
 
 @receiver(post_spawn, dispatch_uid="labsite-schedule")

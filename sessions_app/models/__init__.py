@@ -2,6 +2,8 @@
 
 from sessions_app.models.clock import DatabaseNow, database_now
 from sessions_app.models.labs import Kind, Lab
+from sessions_app.models.logins import FirstPassword, LoginTries
+from sessions_app.models.pauses import Pause
 from sessions_app.models.people import StudentKey
 from sessions_app.models.runs import Deletion, Direction, Installation, ReapFailure, ReapRun, Trigger
 from sessions_app.models.sessions import EndReason, LabSession, SessionEvent, Status
@@ -11,10 +13,13 @@ __all__ = [
     "Deletion",
     "Direction",
     "EndReason",
+    "FirstPassword",
     "Installation",
     "Kind",
     "Lab",
     "LabSession",
+    "LoginTries",
+    "Pause",
     "ReapFailure",
     "ReapRun",
     "SessionEvent",

@@ -96,6 +96,11 @@ class ReapRun(models.Model):
         verbose_name = _("sweep")
         verbose_name_plural = _("sweeps")
         ordering = ("-pk",)
+        permissions = (
+            ("preview", _("Can preview a sweep")),
+            ("mass", _("Can confirm what the brake held")),
+            ("adopt", _("Can take the environment over")),
+        )
         constraints = (
             models.CheckConstraint(
                 name="run_finished_iff_result",

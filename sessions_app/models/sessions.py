@@ -441,6 +441,7 @@ class SessionEvent(models.Model):
         "sessions_app.ReapRun", null=True, on_delete=models.SET_NULL, related_name="+", verbose_name=_("run")
     )
     detail = models.TextField(_("detail"), blank=True)
+    note = models.TextField(_("reason given"), blank=True, help_text=_("By the person who did it."))
 
     class Meta:
         verbose_name = _("event")
