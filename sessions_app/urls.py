@@ -1,10 +1,12 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
+from django.views.i18n import set_language
 
 from sessions_app.views import grading, labs, people, sessions
 
 urlpatterns = [
     path("", labs.labs, name="labs"),
+    path("labs/live/", labs.live, name="labs-live"),
     path("labs/<int:lab>/open/", labs.open_lab, name="open"),
     path("sessions/", sessions.history, name="history"),
     path("sessions/<uuid:session>/", sessions.page, name="session"),
@@ -13,6 +15,7 @@ urlpatterns = [
     path("sessions/<uuid:session>/end/", sessions.end, name="end"),
     path("key/", people.key, name="key"),
     path("grading/", grading.report, name="grading"),
+    path("language/", set_language, name="language"),
     path("login/", LoginView.as_view(template_name="login.html", redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
 ]

@@ -1,12 +1,14 @@
 """What every test may ask for. The database comes from deploy/testing.py and pytest-django, one for each worker."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import Visitors, chromium
 
 from deploy.sandbox import Sandbox
 
@@ -32,6 +34,38 @@ def cluster(sandbox: Sandbox, settings: Any) -> Sandbox:
         sandbox.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     settings.LAB_API_SERVER = sandbox.url
     return sandbox
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Of one module only, since nothing else may run beside its event loop."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visitors(browser: Any, live_server: Any) -> Iterator[Visitors]:
+    """Pages in a browser: `visitors(student).goto("/")`."""
+    visitors = Visitors(browser, live_server.url)
+    yield visitors
+    visitors.leave()
+    quiet = ("net::ERR_FAILED", "404 (Not Found)", "500 (Internal Server Error)")  # what a test brought about itself
+    assert [text for text in visitors.complaints if not any(sign in text for sign in quiet)] == []
+
+
+@pytest.fixture
+def sweeps_end() -> Iterator[Callable[[], None]]:
+    """Waits for what the admin started in this process; also before the database is emptied."""
+    from sessions_app.admin.background import THREAD_NAME  # Django is not set up yet where this file is imported
+
+    def wait() -> None:
+        for thread in threading.enumerate():
+            if thread.name == THREAD_NAME:
+                thread.join(timeout=30)
+                assert not thread.is_alive()
+
+    yield wait
+    wait()
 
 
 @pytest.fixture(scope="session")

@@ -291,18 +291,19 @@ def test_ending_twice_is_once(client: Client, session: LabSession) -> None:
 
 
 def test_page_says_what_staff_did_and_offers_a_new_start(client: Client, student: Any, session: LabSession) -> None:
-    """C39: why, no more polling, a new start; and what is left is told apart from what is gone."""
+    """C39: why, a new start, what is left and what is gone; then no more polling."""
     closing.end(session, EndReason.STAFF, database_now(), by=a_student("teacher"))
     session.finish(database_now())
 
     told = client.get(url("session-live", session)).json()
 
-    assert told["poll"] is None
+    assert told["poll"] == 5
     assert "Staff ended this session" in told["html"]
     assert "Start a new session" in told["html"]
-    assert "still being removed" in told["html"]
+    assert "Being removed: the machine" in told["html"]
     session.mark_gone(database_now())
-    assert "Everything of it was removed by" in seen(client, url("session", session))
+    assert "Everything is removed: confirmed at" in seen(client, url("session", session))
+    assert client.get(url("session-live", session)).json()["poll"] is None
 
 
 @pytest.mark.parametrize(

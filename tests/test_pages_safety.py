@@ -18,7 +18,21 @@ from sessions_app.models import Kind, LabSession, database_now
 
 NAMES = [pattern.name for pattern in urls.urlpatterns]
 FORMS = {"open", "extend", "end", "key"}  # what a student's POST changes something with
-SHARED = {"labs", "open", "history", "key", "login", "logout", "grading"}  # not about one session
+VENDORED = [
+    *site.BASE_DIR.glob("sessions_app/static/vendor/*/vendor.json"),
+    *site.BASE_DIR.glob("tests/vendor/*/vendor.json"),
+]
+SHARED = {
+    "labs",
+    "labs-live",
+    "open",
+    "language",
+    "history",
+    "key",
+    "login",
+    "logout",
+    "grading",
+}  # not about one session
 
 
 @pytest.fixture
@@ -154,7 +168,7 @@ def test_login_leads_nowhere_else(student: Any) -> None:
 def test_pages_of_a_person_are_kept_by_no_cache(session: LabSession, student: Any) -> None:
     client = logged_in(student)
 
-    for name in ("labs", "session", "session-live", "end", "history", "key"):
+    for name in ("labs", "labs-live", "session", "session-live", "end", "history", "key"):
         assert "no-store" in client.get(address(name, session))["Cache-Control"]
 
 
@@ -200,8 +214,8 @@ def test_templates_have_no_inline_script_or_style(template: Path) -> None:
     assert re.findall(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)|https?://", markup) == []
 
 
-def test_vendored_files_are_what_their_makers_released() -> None:
-    (manifest,) = (site.BASE_DIR / "sessions_app/static/vendor").glob("*/vendor.json")
+@pytest.mark.parametrize("manifest", VENDORED, ids=lambda path: path.parent.name)
+def test_vendored_files_are_what_their_makers_released(manifest: Path) -> None:
     stated = json.loads(manifest.read_text())["sha256"]
 
     found = {

@@ -1,19 +1,21 @@
 """The list of labs, and opening one."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from sessions_app import opening
-from sessions_app.models import Kind, Lab, LabSession, StudentKey, database_now
+from sessions_app import opening, pausing
+from sessions_app.models import Kind, Lab, LabSession, Pause, ReapRun, StudentKey, database_now
 from sessions_app.views.access import StudentRequest, signed_in
+
+POLL, REFRESH = 10, 30  # seconds: of the open list, and without JavaScript
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,14 @@ class Offer:
 @require_safe
 @signed_in
 def labs(request: StudentRequest) -> HttpResponse:
-    now = database_now()
-    offers = _offers(now)
-    context = {
-        "now": now,
-        "offers": offers,
-        "live": opening.live_session(request.user),
-        "lifetime": settings.LAB_LIFETIME,
-        "longest": settings.LAB_LATEST_END,
-        "seats": settings.LAB_VM_SEATS,
-        "needs_key": any(offer.is_vm for offer in offers) and not StudentKey.objects.filter(student=request.user),
-    }
-    return render(request, "labs.html", context)
+    return render(request, "labs.html", _context(request))
+
+
+@require_safe
+@signed_in
+def live(request: StudentRequest) -> JsonResponse:
+    """What the open list polls: the same fragment."""
+    return JsonResponse({"poll": POLL, "html": render_to_string("labs_live.html", _context(request), request)})
 
 
 @require_POST
@@ -65,27 +63,43 @@ def open_lab(request: StudentRequest, lab: int) -> HttpResponse:
     return redirect("session", session=session.pk)
 
 
-def _offers(now: datetime) -> list[Offer]:
+def _context(request: StudentRequest) -> dict[str, object]:
+    now = database_now()
     free = opening.seats_free()
     holders = list(LabSession.objects.ours().holding_machines())
+    offers = [_offer(lab, free, holders, now) for lab in Lab.objects.published()]
+    needs_seats = any(offer.is_vm for offer in offers)
+    return {
+        "now": now,
+        "poll": POLL,
+        "refresh": REFRESH,
+        "offers": offers,
+        "live": opening.live_session(request.user),
+        "pause": pausing.current(Pause.What.OPENING, now),
+        "refused": ReapRun.objects.refused(),
+        "lifetime": settings.LAB_LIFETIME,
+        "longest": settings.LAB_LATEST_END,
+        "needs_seats": needs_seats,
+        "free": free,
+        "seats": settings.LAB_VM_SEATS,
+        "next_free": None if free else _frees(1, holders, now, "latest_end"),
+        "needs_key": needs_seats and not StudentKey.objects.filter(student=request.user),
+    }
 
-    def frees(missing: int, end: Callable[[LabSession], datetime]) -> datetime | None:
-        """The moment by which so many seats more are free; those that are closing are as good as free."""
-        ends = sorted((end(row) if row.is_open else now, len(row.nodes)) for row in holders)
-        for moment, seats in ends:
-            missing -= seats
-            if missing <= 0:
-                return max(moment, now)
-        return None
 
-    return [
-        Offer(lab, free)
-        if lab.seats <= free
-        else Offer(
-            lab,
-            free,
-            frees(lab.seats - free, lambda row: row.expires_at),
-            frees(lab.seats - free, lambda row: row.latest_end),
-        )
-        for lab in Lab.objects.published()
-    ]
+def _offer(lab: Lab, free: int, holders: list[LabSession], now: datetime) -> Offer:
+    missing = lab.seats - free
+    if missing <= 0:
+        return Offer(lab, free)
+    due, latest = (_frees(missing, holders, now, end) for end in ("expires_at", "latest_end"))
+    return Offer(lab, free, due, latest)
+
+
+def _frees(missing: int, holders: list[LabSession], now: datetime, end: str) -> datetime | None:
+    """The moment by which so many seats more are free; those that are closing are as good as free."""
+    ends = sorted((getattr(row, end) if row.is_open else now, len(row.nodes)) for row in holders)
+    for moment, seats in ends:
+        missing -= seats
+        if missing <= 0:
+            return max(moment, now)
+    return None

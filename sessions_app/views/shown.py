@@ -2,22 +2,35 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from django.conf import settings
+from django.core.cache import cache
 
 from sessions_app import manifests
-from sessions_app.models import EndReason, LabSession, Status
+from sessions_app.models import EndReason, LabSession, SessionEvent, Status
 from sessions_app.views import words
 
 # Seconds until the page asks again; without JavaScript it reloads itself at a calmer pace.
-POLL_CHANGING, POLL_OVER, POLL_RUNNING = 2, 5, 10
+POLL_CHANGING, POLL_RUNNING, POLL_LEAVING, POLL_STUCK = 2, 5, 5, 60
 REFRESH_CHANGING, REFRESH_RUNNING = 5, 30
+LEVELS = (60, 300, 600)  # seconds left, at which colour and text change; countdown.js and site.css know them too
+USUAL_START_SECONDS = 60  # for which it is remembered: each page of a starting session asks every two seconds
 
 
 @dataclass(frozen=True)
 class NodeShown:
     name: str
-    missing: bool
+    state: str  # missing, waiting, starting or running
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of starting: `at` is when it was reached; the first that was not is the current one."""
+
+    name: str  # queued, created, booting or ready
+    at: datetime | None = None
+    is_current: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,50 @@ class Shown:
     @property
     def now_ms(self) -> int:
         return epoch_ms(self.now)
+
+    @property
+    def level(self) -> int | None:
+        """How urgent it is: the smallest of the levels that is reached."""
+        return next((level for level in LEVELS if self.remaining <= timedelta(seconds=level)), None)
+
+    # --- starting ---
+
+    @property
+    def is_starting(self) -> bool:
+        return self.session.status == Status.PROVISIONING and not self.time_is_up
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """As the row and its events tell them; a page never asks the cluster."""
+        created = SessionEvent.objects.filter(session=self.session, what=SessionEvent.What.CREATED).first()
+        return [
+            Step("queued", self.session.started_at),
+            Step("created", created.at if created else None, is_current=not created),
+            Step("booting", is_current=bool(created)),
+            Step("ready"),
+        ]
+
+    @property
+    def created_nodes(self) -> int:
+        return sum(node.state != "waiting" for node in self.nodes)
+
+    @property
+    def elapsed(self) -> timedelta:
+        return max(self.now - self.session.started_at, timedelta(0))
+
+    @cached_property
+    def usual_start(self) -> timedelta | None:
+        session = self.session
+        return cache.get_or_set(
+            f"usual-start-{session.environment}-{session.kind}-{session.lab_id}",
+            lambda: LabSession.objects.ours().usual_start(session.kind, session.lab_id),
+            USUAL_START_SECONDS,
+        )
+
+    @property
+    def start_percent(self) -> int:
+        """Of the usual time; what takes longer stays short of the end."""
+        return min(round(100 * self.elapsed / self.usual_start), 95) if self.usual_start else 0
 
     # --- extending ---
 
@@ -78,7 +135,14 @@ class Shown:
 
     @property
     def nodes(self) -> list[NodeShown]:
-        return [NodeShown(name, name in self.session.missing_nodes) for name in self.session.nodes]
+        return [NodeShown(name, self._state_of(name)) for name in self.session.nodes]
+
+    def _state_of(self, node: str) -> str:
+        if node in self.session.missing_nodes:
+            return "missing"
+        if self.session.status == Status.RUNNING:
+            return "running"
+        return "starting" if any(key.endswith(f"/{node}") for key in self.session.uids) else "waiting"
 
     @property
     def instructions(self) -> str:
@@ -106,16 +170,26 @@ class Shown:
     def ending(self) -> words.Ending:
         return words.ending(EndReason(self.session.end_reason), self.session.end_detail)
 
+    @property
+    def still_there(self) -> list[str]:
+        """Machines that were left when the last sweep looked; before it has, all of them may be."""
+        left = {remain["object"].rpartition("/")[2] for remain in self.session.remains}
+        return [name for name in self.session.nodes if name in left] or self.session.nodes
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.session.is_stuck(self.now)
+
     # --- what the browser does next ---
 
     @property
     def poll(self) -> int | None:
-        """Seconds until the page asks again. None: it is closed, and nothing will change any more."""
-        if not self.session.is_live:
+        """Seconds until the page asks again. None: everything is gone, and nothing will change any more."""
+        if self.session.gone_at:
             return None
-        if self.session.status != Status.RUNNING:
-            return POLL_CHANGING
-        return POLL_RUNNING if self.remaining else POLL_OVER
+        if not self.session.is_live:
+            return POLL_STUCK if self.is_stuck else POLL_LEAVING
+        return POLL_RUNNING if self.session.status == Status.RUNNING else POLL_CHANGING
 
     @property
     def refresh(self) -> int | None:
