@@ -93,9 +93,12 @@ class Picture:
         return all(alive) and in_time and not lent.troubled and str(lent.row.pk) not in self.refused
 
 
-def wrong_outcome(lent: Lent, row: LabSession, picture: Picture, now: datetime) -> Iterator[str]:
-    """What a row may be when nothing is in the way any more and two sweeps have been."""
-    if row.status == Status.ENDING:
+def wrong_outcome(lent: Lent, row: LabSession | None, picture: Picture, now: datetime) -> Iterator[str]:
+    """What a row may not be when nothing is in the way any more and two sweeps have been."""
+    if row is None:
+        if picture.machines(lent):
+            yield "has machines and no row"
+    elif row.status == Status.ENDING:
         yield f"still ending: {row.last_error}"
     elif row.is_open:
         if now >= row.expires_at:

@@ -7,6 +7,7 @@ prints for a failure are a script: see test_found.py for how to run it again.
 
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import hypothesis.strategies as st
@@ -47,10 +48,15 @@ class Simulation(RuleBasedStateMachine):
     world: ClassVar[World]  # set by the fixture
     tally: ClassVar[Counter[str]] = Counter()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(sessions=st.dictionaries(st.sampled_from(STUDENTS), LAB_NAMES, max_size=6))
+    def begin(self, sessions: dict[str, str]) -> None:
+        """A day on which these sessions run already."""
         self.tally["examples"] += 1
         self.world.begin()
+        for who, lab in sessions.items():
+            self.world.open(who, lab)
+        for site in self.world.sites.values():
+            self.world.work(site)
 
     @invariant()
     def what_must_hold(self) -> None:
@@ -98,22 +104,13 @@ class Simulation(RuleBasedStateMachine):
             if row.kind == Kind.VM or row.node_count == 1:
                 row.save()
 
-    @rule(site=SITES, lab=LAB_NAMES)
-    def delete_lab(self, site: str, lab: str) -> None:
-        with self.world.sites[site].acting():
-            try:
-                self.world.sites[site].lab(lab).delete()
-            except ProtectedError:
-                return
-
-    @rule(who=st.sampled_from(STUDENTS))
-    def delete_student(self, who: str) -> None:
+    @rule(who=st.sampled_from(STUDENTS), lab=LAB_NAMES)
+    def delete_student_and_lab(self, who: str, lab: str) -> None:
         site, name = self.world.at(who)
         with site.acting():
-            try:
-                site.student(name).delete()
-            except ProtectedError:
-                return
+            for row in (site.student(name), site.lab(lab)):
+                with suppress(ProtectedError):
+                    row.delete()
 
     # --- the site's processes ---
 
@@ -125,8 +122,12 @@ class Simulation(RuleBasedStateMachine):
     def sweep(self, site: str) -> None:
         self.world.sweep(self.world.sites[site])
 
-    @rule()
-    def an_ordinary_minute(self) -> None:
+    @rule(minutes=st.sampled_from([1, 1, 2, 5]))
+    def ordinary_minutes(self, minutes: int) -> None:
+        for _ in range(minutes):
+            self._minute()
+
+    def _minute(self) -> None:
         for site in self.world.sites.values():
             self.world.work(site)
             self.world.check()
@@ -160,29 +161,9 @@ class Simulation(RuleBasedStateMachine):
         self.world.pass_time(seconds)
 
     @a_machine_stands
-    @rule(machine=MACHINES)
-    def power_off(self, machine: str) -> None:
-        self.world.guest_ends(machine, "power_off", "complete")
-
-    @a_machine_stands
-    @rule(machine=MACHINES)
-    def crash(self, machine: str) -> None:
-        self.world.guest_ends(machine, "crash", "evict")
-
-    @a_machine_stands
-    @rule(machine=MACHINES)
-    def delete_by_hand(self, machine: str) -> None:
-        self.world.cluster.delete(*self.world.machine(machine))
-
-    @a_machine_stands
-    @rule(machine=MACHINES)
-    def delete_instance_by_hand(self, machine: str) -> None:
-        self.world.delete_part("VirtualMachineInstance", machine)
-
-    @a_machine_stands
-    @rule(machine=MACHINES)
-    def delete_secret_by_hand(self, machine: str) -> None:
-        self.world.delete_part("Secret", machine)
+    @rule(machine=MACHINES, what=st.sampled_from(["power off", "crash", "delete", "delete instance", "delete secret"]))
+    def by_hand(self, machine: str, what: str) -> None:
+        self.world.by_hand(machine, what)
 
     @somebody_holds_one
     @rule(who=HOLDERS)
@@ -203,13 +184,10 @@ class Simulation(RuleBasedStateMachine):
     def release(self) -> None:
         self.world.release()
 
-    @rule(node=st.sampled_from(NODES))
-    def lose_node(self, node: str) -> None:
-        self.world.cluster.lose_node(node)
-
-    @rule(node=st.sampled_from(NODES))
-    def restore_node(self, node: str) -> None:
-        self.world.cluster.restore_node(node)
+    @rule(node=st.sampled_from(NODES), happens=st.sampled_from(["is lost", "comes back"]))
+    def node(self, node: str, happens: str) -> None:
+        cluster = self.world.cluster
+        (cluster.lose_node if happens == "is lost" else cluster.restore_node)(node)
 
     # --- trouble with the API server ---
 
@@ -230,27 +208,15 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(site=SITES)
     def save_database(self, site: str) -> None:
-        self.world.sites[site].save()
+        self.world.save(site)
 
-    @rule(site=SITES)
-    def restore_database(self, site: str) -> None:
-        self.world.restore_database(site)
-
-    @rule(site=SITES)
-    def empty_database(self, site: str) -> None:
-        self.world.empty_database(site)
-
-    @rule(site=SITES)
-    def copy_database_of_the_other(self, site: str) -> None:
-        self.world.copy_database_of_the_other(site)
+    @rule(site=SITES, what=st.sampled_from(["restored", "emptied", "copied from the other", "marker lost"]))
+    def disaster(self, site: str, what: str) -> None:
+        self.world.disaster(site, what)
 
     @rule(site=SITES)
     def sweep_under_the_others_name(self, site: str) -> None:
         self.world.sweep_under_the_others_name(site)
-
-    @rule(site=SITES)
-    def lose_marker(self, site: str) -> None:
-        self.world.sites[site].lose_marker()
 
     @rule(site=SITES, keep=st.booleans())
     def adopt(self, site: str, keep: bool) -> None:

@@ -21,12 +21,11 @@ LABS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Saved:
-    """A backup, and how far the sweeps had come: the version of the marker at that moment."""
+    """A backup, and the version of the marker that it agreed with."""
 
     backup: Backup
-    is_copy: bool = False
     marker: str | None = None
-    in_doubt: bool = False
+    is_copy: bool = False
 
 
 @dataclass
@@ -89,29 +88,31 @@ class Site:
         body = self.cluster.get("ConfigMap", "labsite-vms", labels.marker_name(self.name))
         return body["metadata"]["resourceVersion"] if body else None
 
-    @property
-    def has_swept(self) -> bool:
-        with self.acting():
-            return Installation.objects.exclude(marked_at=None).exists()
-
     def save(self) -> None:
-        self.saved = Saved(self.database.back_up(), self.is_copy, self.marker, self.in_doubt)
+        self.saved = Saved(self.database.back_up(), None if self.in_doubt else self.marker, self.is_copy)
 
     def restore(self) -> None:
         self.database.restore(self.saved.backup)
         self.is_copy = self.saved.is_copy
-        self.in_doubt = self.saved.in_doubt or self.saved.marker != self.marker
+        self._doubt(self.saved.marker)
 
     def empty(self) -> None:
         self.database.restore(self.database.new)
-        self.in_doubt, self.is_copy = self.marker is not None, False
+        self.is_copy = False
+        self._doubt(None)
 
     def copy(self, other: "Site") -> None:
         self.database.restore(other.database.back_up())
         self.is_copy = True
-        self.in_doubt = self.marker is not None or self.has_swept
+        self._doubt(None)
 
     def lose_marker(self) -> None:
         if self.marker:
             self.cluster.delete("ConfigMap", "labsite-vms", labels.marker_name(self.name))
-            self.in_doubt = self.in_doubt or self.has_swept
+            self._doubt(None)
+
+    def _doubt(self, known: str | None) -> None:
+        """Without a marker a database that has swept before is in the wrong place, and a new one in the right."""
+        with self.acting():
+            has_swept = Installation.objects.exclude(marked_at=None).exists()
+        self.in_doubt = has_swept if self.marker is None else self.marker != known

@@ -100,7 +100,8 @@ class World:
             try:
                 row = opening.open_session(student, wanted, database_now())
             except opening.NotNow as refusal:
-                if not self.troubled and wanted.published and wanted.seats <= room:
+                welcome = wanted.published and not self.troubled and not ReapRun.objects.refused()
+                if welcome and wanted.seats <= room:
                     raise Wrong(f"{who} was turned away although {room} seats are free: {refusal}") from refusal
                 return
         if had is None:
@@ -153,7 +154,7 @@ class World:
             shown = ReapRun.objects.exclude(held=[]).first() if confirm else None
             confirmed = {thing["uid"] for thing in shown.held} if shown else set()
             run = sweep(confirmed=confirmed, **options)
-        self.tally["sweeps"] += 1
+        self.tally[f"sweeps {run.result}"] += 1
         self._judge(run, site, doubt=site.in_doubt or bool(under), confirmed=confirmed)
         return run
 
@@ -162,7 +163,11 @@ class World:
             raise Wrong(f"{site.name} was refused and deletes all the same: {asked}")
         if not self.troubled and (run.result == ReapRun.Result.REFUSED) != doubt:
             raise Wrong(f"{site.name}: {run.result} {run.message}")
-        if not self.troubled and run.result not in (ReapRun.Result.DONE, ReapRun.Result.REFUSED, ReapRun.Result.PARTIAL):
+        if not self.troubled and run.result not in (
+            ReapRun.Result.DONE,
+            ReapRun.Result.REFUSED,
+            ReapRun.Result.PARTIAL,
+        ):
             raise Wrong(f"{site.name}: {run.result} {run.message}")
 
     def deletes(self) -> list[str]:
@@ -180,6 +185,7 @@ class World:
                 return
         if not site.in_doubt:
             raise Wrong(f"{site.name} adopted what was its own")
+        self.tally["adoptions"] += 1
         site.in_doubt = False
         self.rows_are_law(site)
 
@@ -194,19 +200,20 @@ class World:
     def other(self, name: str) -> Site:
         return next(site for site in self.sites.values() if site.name != name)
 
-    def restore_database(self, name: str) -> None:
-        self.sites[name].restore()
-        self.rows_are_law(self.sites[name])
+    def save(self, name: str) -> None:
+        self.sites[name].save()
 
-    def empty_database(self, name: str) -> None:
-        self.sites[name].empty()
-        self.rows_are_law(self.sites[name])
-
-    def copy_database_of_the_other(self, name: str) -> None:
-        """A copy of a copy might be one's own."""
-        if not self.other(name).is_copy:
-            self.sites[name].copy(self.other(name))
-            self.rows_are_law(self.sites[name])
+    def disaster(self, name: str, what: str) -> None:
+        site, other = self.sites[name], self.other(name)
+        if what == "restored":
+            site.restore()
+        elif what == "emptied":
+            site.empty()
+        elif what == "marker lost":
+            site.lose_marker()
+        elif not other.is_copy:  # a copy of a copy might be one's own
+            site.copy(other)
+        self.rows_are_law(site)
 
     def sweep_under_the_others_name(self, name: str) -> None:
         """With all of its settings, but on a database of its own. Not before the other one has ever swept."""
@@ -240,7 +247,8 @@ class World:
     def stranger(self, marks: dict[str, str], name: str = "") -> None:
         """A machine that somebody makes by hand, perhaps under a name of ours."""
         name, namespace = name or f"by-hand-{len(self.others)}", settings.LAB_VM_NAMESPACE
-        if self.cluster.get("VirtualMachine", namespace, name) is None and len(self.others) < 2:
+        standing = [body["metadata"]["name"] for body in self.cluster.objects("VirtualMachine")]
+        if name not in standing and len(standing) < SEATS and len(self.others) < 2:
             self.others["VirtualMachine", namespace, name] = a_machine(self.cluster, name, namespace, marks)
 
     def take_the_name(self, who: str) -> None:
@@ -249,19 +257,26 @@ class World:
         if lent and lent.machine_kind == "VirtualMachine":
             self.stranger({}, lent.row.nodes[0])
 
-    def guest_ends(self, handle: str, of_machine: str, of_pod: str) -> None:
-        """By itself, or not."""
+    def by_hand(self, handle: str, what: str) -> None:
+        """What students do inside of their machines, and administrators from outside."""
         kind, namespace, name = self.machine(handle)
-        if kind == "Pod":
-            getattr(self.cluster, of_pod)(namespace, name)
+        part = {
+            "delete instance": ("VirtualMachineInstance", name),
+            "delete secret": ("Secret", labels.secret_name(name)),
+        }
+        if what == "delete":
+            self.cluster.delete(kind, namespace, name)
+            self.others.pop((kind, namespace, name), None)
+        elif what in part:
+            self._delete(part[what][0], namespace, part[what][1])
+        elif kind == "Pod":
+            {"power off": self.cluster.complete, "crash": self.cluster.evict}[what](namespace, name)
         elif self.cluster.get("VirtualMachineInstance", namespace, name):
-            getattr(self.cluster, of_machine)(namespace, name)
+            {"power off": self.cluster.power_off, "crash": self.cluster.crash}[what](namespace, name)
 
-    def delete_part(self, kind: str, handle: str) -> None:
-        machine, namespace, name = self.machine(handle)
-        part = labels.secret_name(name) if kind == "Secret" else name
-        if machine == "VirtualMachine" and self.cluster.get(kind, namespace, part):
-            self.cluster.delete(kind, namespace, part)
+    def _delete(self, kind: str, namespace: str, name: str) -> None:
+        if self.cluster.get(kind, namespace, name):
+            self.cluster.delete(kind, namespace, name)
 
     def hold(self, handle: str) -> None:
         self.held.add(self.machine(handle))
@@ -301,8 +316,9 @@ class World:
 
     def _notice_failed_creates(self) -> None:
         for request in self.cluster.requests:
-            if request.verb == "create" and request.status != 201 and request.body:
-                if lent := self._named(request.body.get("metadata", {}).get("name", "")):
+            if request.verb == "create" and request.status != 201:
+                lent = self._named((request.body or {}).get("metadata", {}).get("name", ""))
+                if lent:
                     lent.troubled = True
 
     def _starts_badly(self, lent: Lent) -> bool:
@@ -314,7 +330,7 @@ class World:
             if request.verb != "delete":
                 continue
             self.tally["deletes judged"] += 1
-            lent, account = self._named(request.name), request.user.rpartition(":")[2]
+            lent, account = self._named(request.name), request.user_agent.partition("(")[2].rstrip(")")
             if lent is None or lent.site != account:
                 yield f"{account} deletes {request.resource}/{request.name}, which is not its own"
             elif lent in self.must_stay and not self._starts_badly(lent):
@@ -368,6 +384,7 @@ class World:
         for name, site in self.sites.items():
             runs[name] = self.sweep(site)
             if runs[name].held:
+                self.tally["sweeps held by the brake"] += 1
                 self.check()
                 runs[name] = self.sweep(site, confirm=True)
             self.check()
@@ -379,10 +396,8 @@ class World:
             if run.result != ReapRun.Result.DONE:
                 yield f"{name} is {run.result}: {run.skipped} {run.counts} {run.message}"
             for lent in self.of(site):
-                if row := rows.get(lent.row.pk):
-                    yield from (f"{lent.student}: {wrong}" for wrong in wrong_outcome(lent, row, self.picture, self.now))
-                elif lent in self.must_stay:
-                    yield f"{lent.student} is alive and not due, and has no row"
+                row = rows.get(lent.row.pk)
+                yield from (f"{lent.student}: {what}" for what in wrong_outcome(lent, row, self.picture, self.now))
             with site.acting():
                 yield from invariants.left_behind(self.cluster)
                 yield from (f"still failing: {failure}" for failure in ReapFailure.objects.filter(resolved_at=None))
