@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from sessions_app.models import Pause, database_now
+from sessions_app.models import DatabaseNow, Pause, database_now
 from sessions_app.models.pauses import LONGEST_PAUSE
 
 log = structlog.get_logger(__name__)
@@ -23,22 +23,26 @@ def current(what: str, now: datetime | None = None) -> Pause | None:
     return Pause.objects.filter(what=what).lasting(now or database_now()).order_by("-until").first()
 
 
-def all_current(now: datetime) -> list[Pause]:
+def all_current(now: datetime | DatabaseNow) -> list[Pause]:
     return list(Pause.objects.lasting(now).order_by("what", "-until"))
+
+
+def objection(until: datetime, now: datetime) -> str:
+    """Why a pause may not end then; empty when it may."""
+    if until <= now:
+        return _("The end must lie ahead.")
+    return _("A pause ends within seven days.") if until > now + LONGEST_PAUSE else ""
 
 
 def pause(what: str, reason: str, until: datetime, now: datetime, *, by: Any) -> Pause:
     """Takes the place of the one that lasts: a pause is made longer, or shorter, by another. Raises NotPaused."""
-    if until <= now:
-        raise NotPaused(_("The end must lie ahead."))
-    if until > now + LONGEST_PAUSE:
-        raise NotPaused(_("A pause ends within seven days."))
+    if why_not := objection(until, now):
+        raise NotPaused(why_not)
+    who = by.get_username()
     with transaction.atomic():
         _lift(Pause.objects.filter(what=what), now, by)
-        made = Pause.objects.create(
-            what=what, reason=reason, since=now, until=until, by=by, actor=by.get_username()
-        )  # fmt: skip
-    log.warning("paused", what=what, reason=reason, until=until.isoformat(timespec="seconds"), who=made.actor)
+        made = Pause.objects.create(what=what, reason=reason, since=now, until=until, by=by, actor=who)
+    log.warning("paused", what=what, reason=reason, until=until.isoformat(timespec="seconds"), who=who)
     return made
 
 

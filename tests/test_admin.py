@@ -1,15 +1,13 @@
 """The admin's pages and doors, through HTTP: what staff see, what they may do, and what nobody may."""
 
-import html
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.db.models.signals import pre_delete
 from django.test import Client
@@ -17,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django_q.models import Failure, OrmQ, Schedule, Success, Task
 from helpers import a_lab, a_machine, a_student, deletes, expire, left_of, opened, running, statuses, sweep
+from staffroom import MINUTE, SEES, a_closed_session, a_run, a_session, act, list_of, page_of, shown, staff, text_of
 
 from sessions_app import labels, locks, schedules, tasks
 from sessions_app.admin import background
@@ -35,80 +34,6 @@ from sessions_app.models import (
 )
 
 pytestmark = pytest.mark.django_db
-
-MINUTE = timedelta(minutes=1)
-SEES = ("view_labsession", "view_reaprun", "view_reapfailure", "view_deletion", "view_sessionevent")
-
-
-def staff(*rights: str, checks: bool = False) -> Client:
-    """Logged in as somebody of the staff with these permissions."""
-    user = a_student()
-    User.objects.filter(pk=user.pk).update(is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=rights))
-    assert user.user_permissions.count() == len(rights)
-    client = Client(enforce_csrf_checks=checks)
-    client.force_login(User.objects.get(pk=user.pk))
-    return client
-
-
-def page_of(row: Any, what: str = "change") -> str:
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_{what}", args=(row.pk,))
-
-
-def list_of(model: Any) -> str:
-    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
-
-
-def act(client: Client, name: str, *rows: Any, **more: str) -> Any:
-    data = {"action": name, "_selected_action": [str(row.pk) for row in rows], **more}
-    return client.post(list_of(type(rows[0])), data, follow=True)
-
-
-def text_of(response: Any) -> str:
-    """As it is read: without markup, one space between words."""
-    assert response.status_code == 200, response.status_code
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", response.content.decode())).split())
-
-
-def shown(client: Client, model: Any, query: str = "") -> list[str]:
-    """The rows of a list, by the text of their first link."""
-    page = client.get(list_of(model) + query).content.decode()
-    return re.findall(r'<th class="field-[^"]*"><a href="[^"]*">([^<]*)</a>', page)
-
-
-def a_session(**fields: Any) -> LabSession:
-    """A row of a container lab, made as it is opened and then moved on."""
-    session = opened(a_lab(kind=Kind.POD))
-    LabSession.objects.filter(pk=session.pk).update(**fields)
-    session.refresh_from_db()
-    return session
-
-
-def a_closed_session(minutes_ago: int = 1, **fields: Any) -> LabSession:
-    then = database_now() - minutes_ago * MINUTE
-    fields = {"status": Status.ENDED, "end_reason": EndReason.STUDENT, "ending_at": then, "finished_at": then, **fields}
-    return a_session(**fields)
-
-
-def a_run(result: str = "done", minutes_ago: float = 0, **fields: Any) -> ReapRun:
-    then = database_now() - minutes_ago * MINUTE
-    fields = {"trigger": "schedule", "started_at": then, "finished_at": then, "result": result, **fields}
-    return ReapRun.objects.create(**fields)
-
-
-@pytest.fixture
-def sweeps_end() -> Iterator[Callable[[], None]]:
-    """Waits for what the admin started in this process; also before the database is emptied."""
-
-    def wait() -> None:
-        for thread in threading.enumerate():
-            if thread.name == background.THREAD_NAME:
-                thread.join(timeout=30)
-                assert not thread.is_alive()
-
-    yield wait
-    wait()
-
 
 # --- labs -------------------------------------------------------------------------------------------
 
@@ -615,7 +540,7 @@ def uids_on(page: Any) -> str:
 
 @pytest.mark.django_db(transaction=True)
 def test_confirmation_covers_exactly_what_was_shown(cluster, settings, held, sweeps_end):
-    client = staff("reap")
+    client = staff("reap", "mass")
     page = client.get(page_of(held))
     assert all(f"VirtualMachine/stray-{number}" in text_of(page) for number in range(5))
     marks = {labels.MANAGED_BY: labels.MANAGER, labels.ENVIRONMENT: "test"}
@@ -633,7 +558,7 @@ def test_confirmation_covers_exactly_what_was_shown(cluster, settings, held, swe
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("change", ["less", "more", "none"])
 def test_confirmation_of_anything_else_starts_nothing(cluster, held, sweeps_end, change):
-    client = staff("reap")
+    client = staff("reap", "mass")
     uids = uids_on(client.get(page_of(held))).split()
     posted = {"less": uids[1:], "more": [*uids, "5ad1c3b2-0000-4000-8000-000000000000"], "none": []}[change]
 
@@ -678,7 +603,8 @@ def test_looking_at_the_doors_changes_nothing(cluster, doors, admin_client):
 def test_doors_need_the_permission(cluster, doors):
     """C45"""
     for url, data in doors.items():
-        assert staff(*SEES, "end_any", "extend_any").post(url, data).status_code == 403
+        assert staff(*SEES, "end_any", "extend_any", "preview", "mass").post(url, data).status_code == 403
+    assert staff("reap").post(confirm_url(ReapRun.objects.get()), {"uids": "x"}).status_code == 403
     assert nothing_happened(cluster)
 
 

@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from sessions_app.admin import labs, people, queue, records, runs, sessions  # noqa: F401
+from sessions_app.admin import labs, pauses, people, queue, records, runs, sessions  # noqa: F401
 
 admin.site.site_header = _("Labsite administration")
 admin.site.site_title = _("Labsite")

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     ModelAdmin: TypeAlias = admin.ModelAdmin[Any]
 else:
     ModelAdmin = admin.ModelAdmin
+
+
+def require(request: HttpRequest, permission: str) -> None:
+    """For pages that stand beside Django's own, which ask by themselves."""
+    if not request.user.has_perm(f"sessions_app.{permission}"):
+        raise PermissionDenied
 
 
 def now_of(request: HttpRequest) -> datetime:

@@ -2,7 +2,6 @@ from collections.abc import Collection
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import path, reverse
@@ -11,13 +10,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
+from sessions_app.admin.adopt import adopt
 from sessions_app.admin.background import NotBegun, start_sweep
-from sessions_app.admin.bases import ReadOnly
+from sessions_app.admin.bases import ReadOnly, require
+from sessions_app.admin.preview import SWEPT, NotShown, confirmed, preview
 from sessions_app.models import Deletion, Direction, ReapRun
 
 SHOWN = 200  # of a run's items on its page; all of them are in the list of deletions
 REFRESH_SECONDS = "2"  # while a run proceeds
-SWEPT = (Direction.EXPIRED, Direction.ORPHANS, Direction.GHOSTS, Direction.LEAVING)
+DOORS = ("reap", "preview", "mass", "adopt")
 
 
 def _counts(run: ReapRun, direction: Direction) -> str | None:
@@ -55,7 +56,8 @@ class ReapRunAdmin(ReadOnly):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Who may start a sweep may see what it did."""
-        return super().has_view_permission(request, obj) or request.user.has_perm("sessions_app.reap")
+        doors = (f"sessions_app.{door}" for door in DOORS)
+        return super().has_view_permission(request, obj) or any(map(request.user.has_perm, doors))
 
     @admin.display(description=gettext_lazy("seconds"))
     def duration(self, run: ReapRun) -> str | None:
@@ -76,6 +78,8 @@ class ReapRunAdmin(ReadOnly):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view
         return [
+            path("preview/", view(preview), name="preview"),
+            path("adopt/", view(adopt), name="adopt"),
             path("reap-now/", view(self.reap_now), name="reap_now"),
             path("<int:number>/confirm/", view(self.confirm), name="confirm_held"),
             *super().get_urls(),
@@ -93,23 +97,32 @@ class ReapRunAdmin(ReadOnly):
 
     @method_decorator(require_POST)
     def reap_now(self, request: HttpRequest) -> HttpResponse:
-        return self._start(request, confirmed=())
+        """From a preview it brings the list along that the brake has held there, for exactly that to go."""
+        require(request, "reap")
+        try:
+            uids = confirmed(request.POST.get("shown", ""), request.user)
+        except NotShown as error:
+            messages.error(request, str(error))
+            return _to(None)
+        return self._start(request, uids)
 
     @method_decorator(require_POST)
     def confirm(self, request: HttpRequest, number: int) -> HttpResponse:
         """Goes on where the brake held: for exactly what the page showed, and nothing that came later."""
-        _require_the_right(request)
+        require(request, "reap")
+        require(request, "mass")
         run = get_object_or_404(ReapRun, pk=number)
-        confirmed = set(request.POST.get("uids", "").split())
-        if not confirmed or confirmed != {thing["uid"] for thing in run.held}:
+        uids = set(request.POST.get("uids", "").split())
+        if not uids or uids != {thing["uid"] for thing in run.held}:
             messages.error(request, _("This is not what the sweep showed. Nothing was started."))
             return _to(run)
-        return self._start(request, confirmed=confirmed)
+        return self._start(request, uids)
 
-    def _start(self, request: HttpRequest, confirmed: Collection[str]) -> HttpResponse:
-        _require_the_right(request)
+    def _start(self, request: HttpRequest, uids: Collection[str]) -> HttpResponse:
+        if uids:
+            require(request, "mass")
         try:
-            run = start_sweep(by=request.user, confirmed=confirmed)
+            run = start_sweep(by=request.user, confirmed=uids)
         except NotBegun as error:
             messages.error(request, _("No sweep was started: %(error)s") % {"error": error})
             return _to(None)
@@ -117,11 +130,6 @@ class ReapRunAdmin(ReadOnly):
             return _to(run)
         messages.warning(request, run.message)
         return _to(ReapRun.objects.filter(finished_at=None).first())
-
-
-def _require_the_right(request: HttpRequest) -> None:
-    if not request.user.has_perm("sessions_app.reap"):
-        raise PermissionDenied
 
 
 def _to(run: ReapRun | None) -> HttpResponse:

@@ -1,16 +1,17 @@
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from sessions_app.models.clock import DatabaseNow
+
 LONGEST_PAUSE = timedelta(days=7)
 
 
 class PauseQuerySet(models.QuerySet["Pause"]):
-    def lasting(self, now: datetime) -> "PauseQuerySet":
+    def lasting(self, now: datetime | DatabaseNow) -> "PauseQuerySet":
         return self.filter(lifted_at=None, since__lte=now, until__gt=now)
 
 
@@ -67,6 +68,6 @@ class Pause(models.Model):
     def __str__(self) -> str:
         return str(self.get_what_display())
 
-    def lasts(self, now: Any) -> bool:
+    def lasts(self, now: datetime) -> bool:
         """As the queryset's `lasting`."""
         return self.lifted_at is None and self.since <= now < self.until

@@ -4,8 +4,8 @@ from typing import Any
 
 from django import template
 
-from sessions_app import health
-from sessions_app.models import ReapRun
+from sessions_app import health, pausing
+from sessions_app.models import DatabaseNow, ReapRun
 
 register = template.Library()
 
@@ -19,4 +19,5 @@ def sweep_banner() -> dict[str, Any]:
         "since": last and last.at,
         "refused": latest if latest and latest.result == ReapRun.Result.REFUSED else None,
         "held": latest if latest and latest.held else None,
+        "pauses": pausing.all_current(DatabaseNow()),
     }
