@@ -78,8 +78,10 @@ def _delete_all(session: LabSession, act: Act) -> None:
     causes: dict[str, Exception] = {}
     for chain in _chains(session):
         try:
+            believing = act
             for kind, name in chain:
-                _delete_own(session, act, kind, name)
+                if _delete_own(session, believing, kind, name):
+                    believing = replace(act, trust_absence=True)  # the machine took its Secret along
         except (ClusterError, Foreign) as error:
             causes[f"{kind}/{name}"] = error
             if isinstance(error, Throttled):
@@ -97,7 +99,8 @@ def _chains(session: LabSession) -> Iterator[list[tuple[str, str]]]:
         yield [("NetworkPolicy", session.name)]
 
 
-def _delete_own(session: LabSession, act: Act, kind: str, name: str) -> None:
+def _delete_own(session: LabSession, act: Act, kind: str, name: str) -> bool:
+    """True when the cluster accepted a delete of it, now or before."""
     uid = session.uid_of(kind, name)
     if kind == "Secret":
         if not uid:  # by its name alone, and only if no other machine has taken that name
@@ -105,9 +108,9 @@ def _delete_own(session: LabSession, act: Act, kind: str, name: str) -> None:
     elif not uid or session.attempts > 1:  # created without our hearing of it, or perhaps accepted before: look first
         found = _look(session, act, kind, name, recorded=uid)
         if found is None or found.leaving:
-            return
+            return found is not None
         uid = found.uid
-    delete(act, kind, session.namespace, name, uid, str(session.pk))
+    return delete(act, kind, session.namespace, name, uid, str(session.pk))
 
 
 def _look(session: LabSession, act: Act, kind: str, name: str, recorded: str | None) -> Thing | None:
@@ -133,8 +136,11 @@ def delete_secret_of(act: Act, machine: str, namespace: str, session_label: str 
     return True
 
 
-def delete(act: Act, kind: str, namespace: str, name: str, uid: str | None, session_label: str) -> None:
-    """One delete, on record before it is asked for and its answer after. Raises what the cluster module raises."""
+def delete(act: Act, kind: str, namespace: str, name: str, uid: str | None, session_label: str) -> bool:
+    """One delete, on record before it is asked for and its answer after. False when it was gone already.
+
+    Raises what the cluster module raises.
+    """
     record = Deletion.objects.create(
         kind=kind,
         namespace=namespace,
@@ -157,6 +163,7 @@ def delete(act: Act, kind: str, namespace: str, name: str, uid: str | None, sess
         record.answered(str(error))
         raise
     record.answered(Deletion.ACCEPTED if accepted else Deletion.ABSENT)
+    return accepted
 
 
 def _believe_absence(act: Act, kind: str, name: str) -> None:

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils.module_loading import import_string
 from django_q.models import OrmQ
 
-from sessions_app import labels, opening, reaper, tasks
+from sessions_app import labels, opening, reaper, tasks, watching
 from sessions_app.models import Kind, Lab, LabSession, ReapRun, Status, Trigger, database_now
 
 numbers = itertools.count(1)
@@ -56,7 +56,7 @@ def run_jobs(cluster: Any) -> None:
         if task["func"] != "sessions_app.tasks.watch":  # it would sleep; the one look below does what it does
             import_string(task["func"])(*task["args"])
     cluster.settle()
-    opening.bring_up(database_now())
+    watching.look()
 
 
 def sweep(now: datetime | None = None, **options: Any) -> ReapRun:
@@ -70,7 +70,7 @@ def sweep(now: datetime | None = None, **options: Any) -> ReapRun:
 
 
 def _by_schedule() -> None:
-    with mock.patch.object(tasks, "BACKLOG", timedelta(0)):  # tests sweep more often than each minute
+    with mock.patch.object(tasks, "BACKLOG", timedelta(days=-1)):  # tests sweep often, and in the future too
         tasks.sweep()
 
 

@@ -1152,3 +1152,14 @@ def test_throttled_closing_keeps_what_went_wrong_before(cluster):
     assert "429" in session.last_error
     assert "left alone" in run.message
     assert f"virtualmachines/{session.nodes[2]}" not in deletes(cluster)
+
+
+def test_group_that_is_still_being_created_misses_no_node(cluster):
+    """A sweep between its first and its last machine."""
+    session = opened(a_lab(nodes=3))
+
+    sweep()
+
+    session.refresh_from_db()
+    assert (session.status, session.missing_nodes) == (Status.PROVISIONING, [])
+    assert not session.events.filter(what="degraded").exists()

@@ -294,7 +294,7 @@ class LabSession(models.Model):
             changed = (
                 type(self)
                 .objects.filter(pk=self.pk, status=Status.PROVISIONING)
-                .update(status=Status.RUNNING, ready_at=now)
+                .update(status=Status.RUNNING, ready_at=now, missing_nodes=[])
             )
             if changed:
                 self.tell("ready", now)
