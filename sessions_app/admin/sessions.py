@@ -1,20 +1,25 @@
-from datetime import datetime
-from typing import Any, cast
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
-from django.contrib import admin, messages
-from django.contrib.auth.models import User
+from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.db.models import DateTimeField, QuerySet, Value
 from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from django.utils.html import format_html
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
-from sessions_app import closing
-from sessions_app.admin.bases import ModelAdmin, ReadOnly, now_of
+from sessions_app.admin import many
+from sessions_app.admin.bases import ModelAdmin, ReadOnly, now_of, require
 from sessions_app.admin.story import story
-from sessions_app.models import EndReason, LabSession, Status
-from sessions_app.models.sessions import LabSessionQuerySet
+from sessions_app.models import LabSession, Status
+from sessions_app.models.sessions import OPEN, LabSessionQuerySet
 from sessions_app.templatetags.moments import clock
+
+SOON = timedelta(minutes=10)
 
 
 class SituationFilter(admin.SimpleListFilter):
@@ -26,9 +31,11 @@ class SituationFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin) -> list[tuple[str, Any]]:
         return [
             ("live", gettext_lazy("live")),
+            ("soon", gettext_lazy("ending soon (10 minutes)")),
             ("ending", gettext_lazy("ending, not closed yet")),
             ("leaving", gettext_lazy("closed, still in the cluster")),
             ("stuck", gettext_lazy("stuck in the cluster")),
+            ("failed", gettext_lazy("failed today")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> LabSessionQuerySet:
@@ -42,7 +49,27 @@ class SituationFilter(admin.SimpleListFilter):
                 return sessions.leaving()
             case "stuck":
                 return sessions.stuck(now_of(request))
+            case "soon":
+                return sessions.filter(status__in=OPEN, expires_at__lte=now_of(request) + SOON)
+            case "failed":
+                midnight = localtime(now_of(request)).replace(hour=0, minute=0, second=0, microsecond=0)
+                return sessions.filter(status=Status.FAILED, finished_at__gte=midnight)
         return sessions
+
+
+class ClassFilter(admin.SimpleListFilter):
+    """Groups of students: those that carry no permissions."""
+
+    title = gettext_lazy("class")
+    parameter_name = "class"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin) -> list[tuple[str, Any]]:
+        groups = Group.objects.filter(permissions=None).order_by("name")
+        return [(str(number), name) for number, name in groups.values_list("pk", "name")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        number = self.value() or ""
+        return queryset.filter(student__groups=int(number)) if number.isdecimal() else queryset
 
 
 @admin.register(LabSession)
@@ -51,7 +78,7 @@ class LabSessionAdmin(ReadOnly):
 
     change_form_template = "admin/labsite/session.html"
     list_display = ("name", "state", "time_left", "whereabouts", "student", "lab_title", "started_at")
-    list_filter = (SituationFilter, "status", "kind", "end_reason", "lab")
+    list_filter = (SituationFilter, ClassFilter, "status", "kind", "end_reason", "lab")
     list_select_related = ("student",)
     search_fields = ("id", "nodes", "lab_title", "student__username", "student__first_name", "student__last_name")
     actions = ("end_now", "extend")
@@ -81,7 +108,7 @@ class LabSessionAdmin(ReadOnly):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         session = self.get_object(request, object_id)
-        context = {"story": story(session) if session else [], **(extra_context or {})}
+        context = {"story": story(session, now_of(request)) if session else [], **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
 
     # --- columns ---
@@ -93,7 +120,11 @@ class LabSessionAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("remaining"), ordering="expires_at")
     def time_left(self, session: Any) -> str:
-        return clock(session.remaining(session.now)) if session.is_open else self.get_empty_value_display()
+        """The page's script counts it down from here."""
+        if not session.is_open:
+            return self.get_empty_value_display()
+        left = session.remaining(session.now)
+        return format_html('<span data-seconds="{}">{}</span>', left.total_seconds(), clock(left))
 
     @admin.display(description=gettext_lazy("in the cluster"), ordering="gone_at")
     def whereabouts(self, session: Any) -> str:
@@ -114,31 +145,42 @@ class LabSessionAdmin(ReadOnly):
         return request.user.has_perm("sessions_app.extend_any")
 
     @admin.action(description=gettext_lazy("End now"), permissions=["end"])
-    def end_now(self, request: HttpRequest, sessions: LabSessionQuerySet) -> None:
-        """The rows are claimed here; the jobs process takes the machines back."""
-        now, chosen = now_of(request), sessions.count()
-        ended = [closing.end(session, EndReason.STAFF, now, by=request.user) for session in sessions.ours()]
-        text = ngettext("%(count)d session is being ended.", "%(count)d sessions are being ended.", sum(ended))
-        self._tell(request, text, sum(ended), chosen)
+    def end_now(self, request: HttpRequest, sessions: LabSessionQuerySet) -> HttpResponse:
+        return many.look(request, many.End(), _ids(sessions))
 
     @admin.action(description=gettext_lazy("Extend"), permissions=["extend"])
-    def extend(self, request: HttpRequest, sessions: LabSessionQuerySet) -> None:
-        """As far as a student could at this moment."""
-        now, by, chosen = now_of(request), cast(User, request.user), sessions.count()
-        extended = [session.extend(now, by=by) for session in sessions.ours()]
-        text = ngettext("%(count)d session was extended.", "%(count)d sessions were extended.", sum(extended))
-        self._tell(request, text, sum(extended), chosen)
+    def extend(self, request: HttpRequest, sessions: LabSessionQuerySet) -> HttpResponse:
+        return many.look(request, many.Extend(), _ids(sessions))
 
-    def _tell(self, request: HttpRequest, text: str, count: int, chosen: int) -> None:
-        if count:
-            self.message_user(request, text % {"count": count}, messages.SUCCESS)
-        if others := chosen - count:
-            text = ngettext(
-                "%(count)d was left as it is: over, as late as it goes, or another installation's.",
-                "%(count)d were left as they are: over, as late as they go, or another installation's.",
-                others,
-            )
-            self.message_user(request, text % {"count": others}, messages.WARNING)
+    # --- pages ---
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("end/", view(self.end_many), name="end_many"),
+            path("extend/", view(self.extend_many), name="extend_many"),
+            *super().get_urls(),
+        ]
+
+    def end_many(self, request: HttpRequest) -> HttpResponse:
+        require(request, "end_any")
+        return self._many(request, many.End())
+
+    def extend_many(self, request: HttpRequest) -> HttpResponse:
+        require(request, "extend_any")
+        return self._many(request, many.Extend())
+
+    def _many(self, request: HttpRequest, deed: many.Deed) -> HttpResponse:
+        """All open sessions that the list's filters leave, until the page's own form names them."""
+        if request.method == "POST":
+            return many.answer(request, deed)
+        listed = self.get_changelist_instance(request).get_queryset(request)
+        return many.look(request, deed, _ids(listed.filter(status__in=OPEN)))
+
+
+def _ids(sessions: Any) -> list[UUID]:
+    """In the order in which a batch is locked."""
+    return list(sessions.order_by("pk").values_list("pk", flat=True))
 
 
 def _remain(thing: dict[str, Any]) -> str:

@@ -21,22 +21,31 @@ class Line:
     run: int | None = None
 
 
-def story(session: LabSession) -> list[Line]:
+def story(session: LabSession, now: datetime) -> list[Line]:
     """What happened to a session, in order: its events, each deletion with its answer, each failure."""
-    return sorted(
-        [*_events(session), *_deletions(session), *_failures(session)], key=lambda line: (line.at, line.order)
-    )
+    lines = [*_events(session), *_due(session, now), *_deletions(session), *_failures(session)]
+    return sorted(lines, key=lambda line: (line.at, line.order))
+
+
+def _due(session: LabSession, now: datetime) -> list[Line]:
+    """The moment its time was up, should it have lived to see it."""
+    over = (session.ending_at or now) >= session.expires_at
+    return [Line(session.expires_at, _("due"), _("the time was up"), BEFORE)] if over else []
 
 
 def _events(session: LabSession) -> list[Line]:
     return [
-        Line(event.at, event.get_what_display(), _detail(event), _order(event), event.actor, event.run_id)
+        Line(event.at, event.get_what_display(), _with_note(event), _order(event), event.actor, event.run_id)
         for event in session.events.all()
     ]
 
 
 def _order(event: SessionEvent) -> int:
     return AFTER if event.what in (What.CLOSED, What.GONE, What.STUCK) else BEFORE
+
+
+def _with_note(event: SessionEvent) -> str:
+    return f"{_detail(event)} ({event.note})" if event.note else _detail(event)
 
 
 def _detail(event: SessionEvent) -> str:
