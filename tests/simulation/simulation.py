@@ -6,7 +6,6 @@ prints for a failure are a script: see test_found.py for how to run it again.
 """
 
 import sys
-from collections import Counter
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -46,12 +45,11 @@ a_machine_stands = precondition(lambda simulation: simulation.world.machines())
 
 class Simulation(RuleBasedStateMachine):
     world: ClassVar[World]  # set by the fixture
-    tally: ClassVar[Counter[str]] = Counter()
 
     @initialize(sessions=st.dictionaries(st.sampled_from(STUDENTS), LAB_NAMES, max_size=6))
     def begin(self, sessions: dict[str, str]) -> None:
         """A day on which these sessions run already."""
-        self.tally["examples"] += 1
+        self.world.tally["examples"] += 1
         self.world.begin()
         for who, lab in sessions.items():
             self.world.open(who, lab)
@@ -60,7 +58,7 @@ class Simulation(RuleBasedStateMachine):
 
     @invariant()
     def what_must_hold(self) -> None:
-        self.tally["steps"] += 1
+        self.world.tally["steps"] += 1
         self.world.check()
 
     def teardown(self) -> None:
@@ -68,6 +66,7 @@ class Simulation(RuleBasedStateMachine):
         try:
             if sys.exception() is None:
                 self.world.quiesce()
+                self.world.count_outcomes()
         finally:
             self.world.end_of_trouble()
 

@@ -1,19 +1,28 @@
-"""The simulation, for a while. How long is said by the environment: SIMULATE_SECONDS, as `make simulate` sets it."""
+"""The simulation: some examples, always the same ones, in `make test`; for an hour and by chance in `make simulate`.
+
+`make simulate SECONDS=600` takes ten minutes. The seed that it prints before each round makes the same round again:
+`make simulate SEED=1790000000000`. For a failure hypothesis prints the fewest steps that it could find as a script,
+which runs again as a test of its own: see test_found.py.
+"""
 
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
+from simulation import Simulation
 
-EXAMPLES, STEPS = 12, 40  # in `make test`
-SECONDS = float(os.environ.get("SIMULATE_SECONDS", "0"))
-FIRST_SEED = int(os.environ.get("SIMULATE_SEED", time.time_ns() // 1_000_000))
+pytestmark = pytest.mark.django_db
+
+SIZES = "proof: "  # as tests/prove counts its own
+EXAMPLES, STEPS = 20, 40  # in `make test`
+SECONDS = float(os.environ.get("SIMULATE_SECONDS") or 0)
+FIRST_SEED = int(os.environ.get("SIMULATE_SEED") or time.time_ns() // 1_000_000)
 
 HOW = settings(
     deadline=None,
@@ -27,29 +36,34 @@ HOW = settings(
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """An hour's log lines would all be kept; the script of a failure says them again."""
+    """An hour's log lines would all be kept; a failure's script, run by itself, says them again."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
-def test_two_installations_through_everything(simulation: Any, record_property: Any, capsys: Any) -> None:
+def test_two_installations_through_everything(
+    simulation: type[Simulation], pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
+) -> None:
     if SECONDS:
-        for_long(simulation, capsys)
+        for_long(simulation, pytestconfig.get_terminal_writer())
     else:
         run_state_machine_as_test(simulation, settings=settings(HOW, max_examples=EXAMPLES, derandomize=True))
-    for what, number in simulation.tally.items():
-        record_property(f"proof: simulation: {what}", number)
+    for what, number in simulation.world.tally.items():
+        record_property(f"{SIZES}simulation, {what}", number)
 
-    assert simulation.tally["steps"] >= simulation.tally["examples"] > 0
+    assert simulation.world.tally["steps"] >= simulation.world.tally["examples"] > 0
 
 
-def for_long(simulation: Any, capsys: Any) -> None:
+def for_long(simulation: type[Simulation], out: Any) -> None:
     """Round after round, each with a seed of its own, until the time is over."""
     began, number = time.monotonic(), FIRST_SEED
     while (passed := time.monotonic() - began) < SECONDS:
-        with capsys.disabled():
-            said = ", ".join(f"{number} {what}" for what, number in sorted(simulation.tally.items()))
-            print(f"\n{passed / 60:.0f} min: {said or 'begins'}; seed {number}", end="", flush=True)
+        out.line(f"\n{passed / 60:.0f} min, seed {number}: " + said(simulation.world.tally))
         run_state_machine_as_test(seed(number)(simulation), settings=settings(HOW, max_examples=25))
         number += 1
+    out.line("\nin the end: " + said(simulation.world.tally))
+
+
+def said(tally: Counter[str]) -> str:
+    return ", ".join(f"{number} {what}" for what, number in sorted(tally.items()))

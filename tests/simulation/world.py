@@ -16,6 +16,7 @@ from worlds import work_off
 
 from sessions_app import adopting, closing, labels, opening, rights
 from sessions_app.models import EndReason, LabSession, ReapFailure, ReapRun, Trigger, database_now
+from sessions_app.reaper import BRAKE_SESSIONS
 
 SEATS = 6
 NODES = ("node-1", "node-2")
@@ -29,8 +30,9 @@ class Wrong(AssertionError):
 
 
 class World:
-    def __init__(self, cluster: Any, sites: dict[str, Site], tally: Counter[str]) -> None:
-        self.cluster, self.sites, self.tally = cluster, sites, tally
+    def __init__(self, cluster: Any, sites: dict[str, Site]) -> None:
+        self.cluster, self.sites = cluster, sites
+        self.tally: Counter[str] = Counter()
 
     def begin(self) -> None:
         """A day on which nothing has happened yet."""
@@ -150,25 +152,32 @@ class World:
             raise Wrong("; ".join(complaints))
 
     def sweep(self, site: Site, *, confirm: bool = False, under: str = "", **options: Any) -> ReapRun:
+        rows = site.rows()
         with site.acting(under):
             shown = ReapRun.objects.exclude(held=[]).first() if confirm else None
             confirmed = {thing["uid"] for thing in shown.held} if shown else set()
             run = sweep(confirmed=confirmed, **options)
         self.tally[f"sweeps {run.result}"] += 1
-        self._judge(run, site, doubt=site.in_doubt or bool(under), confirmed=confirmed)
+        self._judge(run, site, doubt=site.in_doubt or bool(under))
+        if not confirmed:
+            self._expect_the_brake(site, rows)
         return run
 
-    def _judge(self, run: ReapRun, site: Site, *, doubt: bool, confirmed: set[str]) -> None:
+    def _judge(self, run: ReapRun, site: Site, *, doubt: bool) -> None:
         if run.result == ReapRun.Result.REFUSED and (asked := self.deletes()):
             raise Wrong(f"{site.name} was refused and deletes all the same: {asked}")
-        if not self.troubled and (run.result == ReapRun.Result.REFUSED) != doubt:
-            raise Wrong(f"{site.name}: {run.result} {run.message}")
-        if not self.troubled and run.result not in (
-            ReapRun.Result.DONE,
-            ReapRun.Result.REFUSED,
-            ReapRun.Result.PARTIAL,
-        ):
-            raise Wrong(f"{site.name}: {run.result} {run.message}")
+        right = ["refused"] if doubt else ["done", "partial"]
+        if not self.troubled and run.result not in right:
+            raise Wrong(f"{site.name}: {run.result}, not {right}: {run.message}")
+
+    def _expect_the_brake(self, site: Site, rows: dict[Any, LabSession]) -> None:
+        """More than three sessions without a live row, and more than half of all, are rather the site's mistake."""
+        standing = [lent for lent in self.of(site) if self.picture.machines(lent)]
+        orphans = [lent for lent in standing if not ((row := rows.get(lent.row.pk)) and row.is_live)]
+        names = {name.rpartition("/")[2] for name in self.deletes()}
+        taken = [lent for lent in orphans if lent.names & names]
+        if len(taken) > BRAKE_SESSIONS and len(orphans) * 2 > len(standing):
+            raise Wrong(f"{site.name} deletes {len(taken)} of {len(standing)} sessions at once, unconfirmed")
 
     def deletes(self) -> list[str]:
         return [f"{request.resource}/{request.name}" for request in self.cluster.requests if request.verb == "delete"]
@@ -368,6 +377,10 @@ class World:
         self.check()
         if complaints := [*self._wrong_outcomes(runs[-1])]:
             raise Wrong("two sweeps later: " + "; ".join(complaints))
+
+    def count_outcomes(self) -> None:
+        for site in self.sites.values():
+            self.tally.update(f"sessions in the end: {row.end_reason or row.status}" for row in site.rows().values())
 
     def calm(self) -> None:
         self.end_of_trouble()
