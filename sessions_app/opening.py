@@ -1,6 +1,5 @@
 """Opens sessions: the row and its job first, then the machines, then `running` once they are ready."""
 
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -19,9 +18,6 @@ from sessions_app.models.sessions import names_of
 
 log = structlog.get_logger(__name__)
 
-WATCH_EVERY_SECONDS = 2.0
-WATCH_SECONDS = 30.0  # of one task; with the last look it stays under the task's timeout of 50
-LOOK_SECONDS = 10.0
 CREATE_SECONDS, CLOSE_SECONDS = 28.0, 8.0  # with one look that follows, under the task's 50 too
 
 
@@ -243,60 +239,8 @@ def user_data(session: LabSession, lab: Lab, node: str) -> str:
     )
 
 
-def watch_starting(seconds: float = WATCH_SECONDS) -> bool:
-    """Brings sessions to `running`: one listing every two seconds for all of them, while any is starting.
-
-    One process watches at a time. True when some are still starting and the watch must go on.
-    """
-    end = time.monotonic() + seconds
-    while _starting().exists():
-        with locks.held(locks.WATCH) as mine:
-            if not mine:
-                return False
-            while _starting().exists():
-                if time.monotonic() >= end:
-                    return True
-                bring_up(database_now())
-                time.sleep(WATCH_EVERY_SECONDS)
-    return False  # looked once more without the lock: whoever came in between was not turned away for nothing
-
-
-def look_once() -> bool:
-    """One look, unless somebody watches. True when nobody does and some are still starting: the watch must begin.
-
-    At the end of each creation, since a watch that is queued behind a whole class's creations would come late.
-    """
-    with locks.held(locks.WATCH) as mine:
-        if mine and _starting().exists():
-            bring_up(database_now())
-    return mine and bool(_starting().exists())
-
-
-def _starting() -> Any:
-    return LabSession.objects.ours().filter(status=Status.PROVISIONING)
-
-
-def bring_up(now: datetime) -> None:
-    """One look: what is ready runs, what cannot start is closed with the cluster's reason."""
-    cluster = connect(budget=LOOK_SECONDS)
-    for namespace in {session.namespace for session in _starting()}:
-        before = list(_starting().filter(namespace=namespace))
-        try:
-            listed = _listed(cluster, namespace)
-        except ClusterError as error:
-            log.warning("starting sessions not seen", namespace=namespace, error=str(error))
-            continue
-        for session in before:
-            _bring_up(session, listed, cluster, now)
-
-
-def _listed(cluster: Cluster, namespace: str) -> machines.Seen:
-    kinds = ["Pod"] if namespace != settings.LAB_VM_NAMESPACE else ["VirtualMachine", "VirtualMachineInstance", "Pod"]
-    selector = labels.selector(settings.LABSITE_ENVIRONMENT)
-    return machines.seen(thing for kind in kinds for thing in cluster.listing(kind, namespace, selector=selector))
-
-
-def _bring_up(session: LabSession, listed: machines.Seen, cluster: Cluster, now: datetime) -> None:
+def bring_up(session: LabSession, listed: machines.Seen, cluster: Cluster, now: datetime) -> None:
+    """What is ready runs, what cannot start is closed with the cluster's reason."""
     try:
         state = machines.state_of(session, listed, now)
         if state.ready:

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.utils.translation import gettext as _
 
-from sessions_app import closing, labels, locks, machines, marker, pausing
+from sessions_app import closing, labels, leaving, locks, machines, marker, pausing, watching
 from sessions_app.cluster import Cluster, ClusterError, NoAnswer, Refused, Thing, Throttled, connect
 from sessions_app.models import (
     Deletion,
@@ -26,7 +26,6 @@ from sessions_app.models import (
     Pause,
     ReapFailure,
     ReapRun,
-    SessionEvent,
     Status,
     Trigger,
 )
@@ -40,7 +39,6 @@ BRAKE_SESSIONS = 3  # more orphaned sessions than this, and more than half of al
 HALF_REMOVED_WITHIN = timedelta(days=7)
 EXPIRED_SHARE = 0.6  # of the budget: listing, orphans and ghosts have the rest
 SHOW_EVERY_SECONDS = 1.0
-STUCK_WARNINGS = (timedelta(minutes=5), timedelta(minutes=30))
 
 
 def sweep(
@@ -68,6 +66,8 @@ def sweep(
         with structlog.contextvars.bound_contextvars(run=run.pk):
             _sweep(run, now, confirmed, dry_run)
             log.info("sweep", result=run.result, counts=run.counts, skipped=run.skipped, message=run.message)
+        if run.pk and run.result in (ReapRun.Result.DONE, ReapRun.Result.PARTIAL):
+            watching.summon()
         return run
 
 
@@ -153,12 +153,12 @@ class Sweep:
         if not self.marker_read:
             return
         before = list(LabSession.objects.ours().filter(status__in=OPEN).fairly())
-        leaving = list(LabSession.objects.ours().leaving())
+        closed = list(LabSession.objects.ours().leaving())
         inventory = self.inventory()
         self.orphans(inventory)
         self.run.show()
         self.ghosts(inventory, before)
-        self.leaving(inventory, leaving)
+        self.leaving(inventory, closed)
 
     def handle(
         self, direction: str, subject: object, why: str, work: Callable[[], bool], session: LabSession | None = None
@@ -379,31 +379,18 @@ class Sweep:
 
     def leaving(self, inventory: Inventory, before: Iterable[LabSession]) -> None:
         """Rows that were closed before the listing began: gone when no VM, VMI, launcher or Pod of theirs is left."""
-        by_session: dict[Any, list[Thing]] = {}
-        for things in inventory.values():
-            for thing in things:
-                if thing.kind in ("VirtualMachine", "VirtualMachineInstance", "Pod"):
-                    by_session.setdefault(labels.session_of(thing.labels), []).append(thing)
-        by_uid = {thing.uid: thing for thing in by_session.get(None, ())}
-        for session in before:
-            if session.namespace in inventory and not self.dry_run:
-                unlabelled = [by_uid[uid] for uid in session.uids.values() if uid in by_uid]
-                with self.isolated(Direction.LEAVING, session, session):
-                    self.check_off(session, [*by_session.get(session.pk, ()), *unlabelled])
+        listed = [thing for things in inventory.values() for thing in things]
+        known = [session for session in before if session.namespace in inventory and not self.dry_run]
+        for session, left in leaving.left_of(known, listed):
+            with self.isolated(Direction.LEAVING, session, session):
+                self.run.count(Direction.LEAVING, "found")
+                if leaving.check_off(session, left, self.moment(), run=self.run):
+                    self.run.count(Direction.LEAVING, "done")
         self.settle(Direction.LEAVING)
 
-    def check_off(self, session: LabSession, left: list[Thing]) -> None:
-        self.run.count(Direction.LEAVING, "found")
-        if not left:
-            session.mark_gone(self.now)
-            self.run.count(Direction.LEAVING, "done")
-            return
-        session.note_remains([_remain(thing) for thing in left])
-        assert session.finished_at
-        for limit in STUCK_WARNINGS:
-            stuck = self.now - session.finished_at >= limit
-            if stuck and session.tell_once(SessionEvent.What.STUCK, self.now, str(limit), run=self.run):
-                log.warning("stuck", session=session.name, since=_iso(session.finished_at), remains=session.remains)
+    def moment(self) -> datetime:
+        """What was seen in the cluster was seen now, and not when the sweep began."""
+        return self.now + timedelta(seconds=time.monotonic() - self.began)
 
 
 def _stays(thing: Thing) -> bool:
@@ -442,14 +429,6 @@ def _stories(orphans: Iterable[Thing]) -> dict[UUID | None, str]:
             "reason": session.get_end_reason_display(),
         }
         for session in LabSession.objects.ours().filter(pk__in=ids)
-    }
-
-
-def _remain(thing: Thing) -> dict[str, Any]:
-    return {
-        "object": str(thing),
-        "since": thing.leaving_since and _iso(thing.leaving_since),
-        "finalizers": list(thing.finalizers),
     }
 
 

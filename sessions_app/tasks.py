@@ -8,9 +8,8 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 from django_q.models import Schedule
 from django_q.signals import post_spawn
-from django_q.tasks import async_task
 
-from sessions_app import alive, closing, opening, reaper, roles, schedules
+from sessions_app import alive, closing, opening, reaper, roles, schedules, watching
 from sessions_app.cluster import connect
 from sessions_app.models import Direction, LabSession, ReapRun, Trigger, database_now
 
@@ -39,13 +38,13 @@ def create(session: str) -> None:
     try:
         opening.create_machines(LabSession.objects.get(pk=session), database_now())
     finally:
-        if opening.look_once():
-            async_task("sessions_app.tasks.watch", cluster="jobs")
+        if watching.look_once():
+            watching.summon()
 
 
 def watch() -> None:
-    if opening.watch_starting():
-        async_task("sessions_app.tasks.watch", cluster="jobs")
+    if watching.watch():
+        watching.summon()
 
 
 def take_back(session: str) -> None:
@@ -56,6 +55,7 @@ def take_back(session: str) -> None:
             connect(budget=TAKE_BACK_SECONDS), database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by
         ),
     )
+    watching.summon()
 
 
 def take_back_all(sessions: list[str]) -> None:
@@ -69,6 +69,7 @@ def take_back_all(sessions: list[str]) -> None:
             closing.close_on_request(row, act)
         except Exception as error:  # noqa: BLE001  (whatever it is, its row has it)
             log.warning("not closed", session=row.name, error=str(error))
+    watching.summon()
 
 
 @receiver(post_migrate, dispatch_uid="labsite-schedule")

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from helpers import a_machine, deletes, expire, left_of, opened, run_jobs, running, statuses, sweep
 
-from sessions_app import closing, labels, marker, opening
+from sessions_app import closing, labels, marker, opening, watching
 from sessions_app.models import EndReason, Installation, ReapRun, Status, database_now
 
 pytestmark = pytest.mark.django_db
@@ -195,7 +195,7 @@ def test_watch_closes_nothing_where_the_marker_is_not_ours(cluster, settings, du
     session = opened(now=database_now() - timedelta(minutes=10))
     rewrite(cluster, settings, installation=str(uuid.uuid4()))
 
-    opening.bring_up(database_now())
+    watching.look()
 
     assert statuses([session]) == [Status.PROVISIONING]
     assert deletes(cluster) == []

@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from django_q.models import OrmQ
 from helpers import a_lab, a_machine, a_student, expire, opened, sweep
 
-from sessions_app import closing, fuse, labels, machines, manifests, opening
+from sessions_app import closing, fuse, labels, machines, manifests, opening, watching
 from sessions_app.cluster import ClusterError
 from sessions_app.models import EndReason, Kind, LabSession, ReapRun, Status, database_now
 
@@ -230,7 +230,7 @@ def work_off(cluster: Any) -> list[str]:
         if task["func"] != "sessions_app.tasks.watch":  # it would sleep; the one look below does what it does
             complaints += tried(task["func"], lambda task=task: import_string(task["func"])(*task["args"]))
     cluster.settle()
-    return complaints + tried("watch", lambda: opening.bring_up(database_now()))
+    return complaints + tried("watch", watching.look)
 
 
 def tried(what: str, work: Callable[[], object]) -> list[str]:

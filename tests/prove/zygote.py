@@ -22,7 +22,7 @@ from django.db import connection  # noqa: E402  (Django must be set up first)
 from django.db.backends.base.base import BaseDatabaseWrapper  # noqa: E402
 from urllib3 import HTTPConnectionPool  # noqa: E402
 
-from sessions_app import closing, fuse, opening, reaper, tasks  # noqa: E402
+from sessions_app import closing, fuse, opening, reaper, tasks, watching  # noqa: E402
 from sessions_app.models import EndReason, Lab, LabSession, database_now  # noqa: E402
 
 WRITES = ("INSERT", "UPDATE", "DELETE")
@@ -37,7 +37,7 @@ def open_sessions(*pairs: list[Any]) -> None:
     for student, lab in pairs:
         row = opening.open_session(students.get(pk=student), Lab.objects.get(pk=lab), database_now())
         tasks.create(str(row.pk))
-    opening.bring_up(database_now())
+    watching.look()
 
 
 def extend(session: str) -> None:
