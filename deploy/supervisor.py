@@ -2,7 +2,8 @@
 
 Why not one of the well-known ones: a qcluster that gets SIGTERM for its whole process group hangs for good, and a
 closed terminal (SIGHUP) must not leave anything running. So each program leads a session of its own, only the leader
-is asked to end, and its group is killed when that takes too long.
+is asked to end, and its group is killed when that takes too long. A program may also show that it works, by touching a
+file: one that runs and does not touch it any more is killed, so that it starts again.
 """
 
 import os
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -31,6 +33,9 @@ class Program:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
+    alive: Path | None = None  # what it touches as long as it works
+    alive_seconds: float = 150.0  # without a touch, from its start on
+    before_restart: Callable[[], None] | None = None  # before each start but the first; an error puts the start off
 
 
 class Child:
@@ -43,13 +48,15 @@ class Child:
         self.due_at = 0.0
         self.pause = FIRST_PAUSE_SECONDS
         self.unfinished_line = b""
+        self.alive_at = 0.0
+        self.touched_ns = 0  # the file's own time: compared with nothing but itself
 
     def start(self, now: float) -> subprocess.Popen[bytes]:
         setpriv = shutil.which(
             "setpriv"
         )  # where there is none (not Linux) a SIGKILL of ours leaves the programs running
         dying_with_us = [setpriv, "--pdeathsig=TERM", "--"] if setpriv else []
-        self.started_at = now
+        self.started_at = self.alive_at = now
         self.process = subprocess.Popen(  # noqa: S603 - the commands are the caller's
             [*dying_with_us, *self.program.command],
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.program.environment},
@@ -60,13 +67,32 @@ class Child:
         )
         return self.process
 
+    def prepare(self) -> None:
+        if self.started_at and self.program.before_restart:
+            self.program.before_restart()
+
+    def is_silent(self, now: float) -> bool:
+        """By our clock since the file last changed: a clock that is set, or a laptop that sleeps, kills nobody."""
+        if self.program.alive is None:
+            return False
+        with suppress(OSError):
+            touched_ns = self.program.alive.stat().st_mtime_ns
+            if touched_ns != self.touched_ns:
+                self.touched_ns, self.alive_at = touched_ns, now
+        return now - self.alive_at > self.program.alive_seconds
+
     def bury(self, now: float) -> None:
-        """After the leader's end: end what it left behind, and put off the next start a little longer each time."""
+        """After the leader's end: end what it left behind."""
         self.kill()
         self.process = None
-        steady = now - self.started_at > STEADY_SECONDS
-        self.due_at = now + (FIRST_PAUSE_SECONDS if steady else self.pause)
-        self.pause = 2 * FIRST_PAUSE_SECONDS if steady else min(2 * self.pause, LONGEST_PAUSE_SECONDS)
+        if now - self.started_at > STEADY_SECONDS:
+            self.pause = FIRST_PAUSE_SECONDS
+        self.put_off(now)
+
+    def put_off(self, now: float) -> None:
+        """The next start, a little longer each time."""
+        self.due_at = now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE_SECONDS)
 
     def terminate(self) -> None:
         if self.process is not None:
@@ -82,9 +108,16 @@ class Child:
 class Supervisor:
     """Use it as a context manager: leaving it ends every program, within STOP_SECONDS and a little."""
 
-    def __init__(self, programs: Sequence[Program], write: Callable[[bytes], Any] | None = None) -> None:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        write: Callable[[bytes], Any] | None = None,
+        meanwhile: Callable[["Supervisor"], None] = lambda supervisor: None,
+    ) -> None:
+        """`meanwhile` looks, ten times a second, after what is no program of ours; an error in it ends everything."""
         self.children = [Child(program) for program in programs]
         self.signals = 0  # how often we were asked to end
+        self._meanwhile = meanwhile
         self._write = write or _write_to_stdout
         self._width = max(len(program.name) for program in programs)
         self._selector = selectors.DefaultSelector()
@@ -105,6 +138,7 @@ class Supervisor:
     def run(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Keep the programs running until the condition holds (True) or a signal asks us to end (False)."""
         while not self.signals:
+            self._meanwhile(self)
             for child in self.children:
                 self._look_after(child)
             if until():
@@ -117,13 +151,26 @@ class Supervisor:
 
     def _look_after(self, child: Child) -> None:
         now = time.monotonic()
-        if child.process is None and now >= child.due_at:
-            output = child.start(now).stdout
-            assert output is not None
-            self._selector.register(output, selectors.EVENT_READ, child)
-        elif child.process is not None and (status := child.process.poll()) is not None:
+        if child.process is None:
+            if now >= child.due_at:
+                self._start(child, now)
+        elif (status := child.process.poll()) is not None:
             child.bury(now)
             self.say(child.program.name, f"ended with status {status}; it starts again in {child.due_at - now:.0f} s")
+        elif child.is_silent(now):
+            self.say(child.program.name, f"no sign of life for {child.program.alive_seconds:g} s: it is killed")
+            child.kill()  # its end is noticed as any other
+
+    def _start(self, child: Child, now: float) -> None:
+        try:
+            child.prepare()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the other programs need us)
+            child.put_off(now)
+            self.say(child.program.name, f"cannot start again yet: {error}")
+            return
+        output = child.start(now).stdout
+        assert output is not None
+        self._selector.register(output, selectors.EVENT_READ, child)
 
     def _stop(self) -> None:
         """Ask every leader, give them all the same time, then kill what is left; a further signal shortens it."""

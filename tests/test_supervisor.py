@@ -132,6 +132,84 @@ def test_program_that_ran_steadily_starts_again_soon(output: Output, monkeypatch
         assert running.children[0].pause <= 0.1
 
 
+BREATHING = """(while :; do touch "$ALIVE"; sleep 0.05; done) & echo breathing; wait"""
+HOLDING_ITS_BREATH = """touch "$ALIVE"; echo last breath; trap '' TERM; while :; do sleep 0.05; done"""
+
+
+def breather(script: str, alive: Path, seconds: float, marker: str = "") -> Program:
+    environment = {"MARKER": marker, "ALIVE": str(alive)}
+    return Program("reaper", ["sh", "-c", script], environment, alive=alive, alive_seconds=seconds)
+
+
+def test_program_without_a_sign_of_life_is_killed_with_its_group_and_starts_again(
+    output: Output, tmp_path: Path, marker: str, running_with: Callable[[str], list[str]]
+) -> None:
+    with Supervisor([breather(HOLDING_ITS_BREATH, tmp_path / "alive", 0.3, marker)], output) as running:
+        running.run(until=output.has("last breath"))
+        first = running.children[0].process
+        running.run(until=output.has("last breath", times=2))
+        assert first is not None
+        assert not Path(f"/proc/{first.pid}").exists()
+
+    assert "reaper | no sign of life for 0.3 s: it is killed" in output.text
+    assert "reaper | ended with status -9; it starts again" in output.text
+    assert running_with(marker) == []
+
+
+def test_file_that_never_comes_counts_from_the_start(output: Output, tmp_path: Path) -> None:
+    with Supervisor([breather("echo up; exec sleep 60", tmp_path / "alive", 0.3)], output) as running:
+        began = time.monotonic()
+        running.run(until=output.has("no sign of life"))
+
+    assert time.monotonic() - began > 0.3
+
+
+def test_program_that_shows_life_goes_on_although_the_files_time_is_odd(output: Output, tmp_path: Path) -> None:
+    """A clock that was set back: what counts is that the file changes, not what time it bears."""
+    script = BREATHING.replace("touch", "touch -d @$((n += 1))")
+
+    with Supervisor([breather(script, tmp_path / "alive", 1)], output) as running:
+        running.run(until=output.has("breathing"))
+        until = time.monotonic() + 2.5
+        running.run(until=lambda: time.monotonic() > until)
+
+    assert output.text == "reaper | breathing\n"
+
+
+def test_hook_runs_before_each_start_but_the_first_and_its_error_puts_the_start_off(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.05)
+    asked: list[str] = []
+
+    def hook() -> None:
+        asked.append(output.text)
+        if len(asked) == 1:
+            raise RuntimeError("the database is away")
+
+    with Supervisor([Program("sandbox", ["sh", "-c", "echo up"], before_restart=hook)], output) as running:
+        running.run(until=output.has("up\n", times=2))
+
+    assert "sandbox | cannot start again yet: the database is away" in output.text
+    assert [text.count("up\n") for text in asked[:2]] == [1, 1]
+
+
+def test_what_goes_wrong_meanwhile_ends_everything(
+    output: Output, marker: str, running_with: Callable[[str], list[str]]
+) -> None:
+    def meanwhile(running: Supervisor) -> None:
+        if "up" in output.text:
+            raise RuntimeError("no database any more")
+
+    with (
+        pytest.raises(RuntimeError, match="no database any more"),
+        Supervisor([shell("web", "echo up; exec sleep 60", marker)], output, meanwhile) as running,
+    ):
+        running.run()
+
+    assert running_with(marker) == []
+
+
 def test_handlers_are_put_back(output: Output) -> None:
     before = [signal.getsignal(signum) for signum in supervisor.ENDING_SIGNALS]
 
