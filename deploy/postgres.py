@@ -95,6 +95,14 @@ class Postgres:
         self.stop()
         raise PostgresError(f"PostgreSQL in {self.directory} did not answer for {START_SECONDS} s; see {self.log}")
 
+    def revive(self) -> bool:
+        """Start an owned server again that has ended by itself, say was killed; whether that was so."""
+        if self.process is None or self.process.poll() is None:
+            return False
+        self.process = None
+        self.start()
+        return True
+
     def stop(self) -> None:
         """End an owned server: sessions are cut off, data are kept. A joined one is left alone."""
         if self.process is None:

@@ -88,6 +88,27 @@ def test_create_database_makes_it_once(server: Postgres) -> None:
     assert ask(server, "SELECT current_database()", "labs") == "labs"
 
 
+def test_killed_server_is_started_again_with_its_data(server: Postgres) -> None:
+    server.create_database("kept")
+    assert server.process is not None
+    assert not server.revive()
+    first = server.process
+
+    first.kill()
+    first.wait()
+
+    assert server.revive()
+    assert server.owned
+    assert server.process is not first
+    assert ask(server, "SELECT current_database()", "kept") == "kept"
+    assert not server.revive()
+
+
+def test_joined_server_is_not_revived(server: Postgres) -> None:
+    with Postgres(server.directory, durable=False) as joined:
+        assert not joined.revive()
+
+
 def test_stop_cuts_clients_off_and_keeps_data(directory: Path) -> None:
     with Postgres(directory, durable=False) as server:
         server.create_database("kept")
