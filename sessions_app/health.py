@@ -11,6 +11,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import F
 from django.utils.translation import gettext as _
+from django_q.models import OrmQ
 
 from sessions_app import schedules
 from sessions_app.models import DatabaseNow, ReapRun, database_now
@@ -18,6 +19,7 @@ from sessions_app.models import DatabaseNow, ReapRun, database_now
 log = structlog.get_logger(__name__)
 
 STALE_AFTER = timedelta(minutes=5)
+JOBS, WAITS_FOR_LONG = "jobs", timedelta(minutes=3)  # a whole class's creations take less
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,22 @@ def reaper_troubles() -> list[str]:
         return [*_staleness(), *schedules.troubles(database_now())]
     except (Error, ImproperlyConfigured) as error:
         return [_no_database(error)]
+
+
+def jobs_troubles() -> list[str]:
+    """Why what students ask for is not done: the oldest job has waited for too long. Empty when none has.
+
+    An idle worker that is killed can hold the queue's lock for good, and nothing of that is logged.
+    """
+    try:
+        waiting = OrmQ.objects.filter(key=JOBS, lock__lt=database_now() - WAITS_FOR_LONG).order_by("lock")
+        oldest = waiting.values_list("lock", flat=True).first()
+    except (Error, ImproperlyConfigured) as error:
+        return [_no_database(error)]
+    if oldest is None:
+        return []
+    since = oldest.isoformat(timespec="seconds")
+    return [_("Jobs wait since %(since)s. Does the jobs process run, and does it work?") % {"since": since}]
 
 
 def _staleness() -> list[str]:

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django_q.models import Schedule
+from django_q.models import OrmQ, Schedule
 from django_q.scheduler import scheduler
 from helpers import sweep
 
@@ -412,3 +412,34 @@ def test_well_site_answers_after_a_real_sweep(cluster):
     sweep()
 
     assert ask("/healthz/reaper") == (200, "ok\n")
+
+
+# --- the jobs process ---------------------------------------------------------------------------------
+
+
+def queued(minutes_ago: float, key: str = "jobs") -> None:
+    OrmQ.objects.create(key=key, payload="", lock=database_now() - timedelta(minutes=minutes_ago))
+
+
+def test_jobs_that_wait_for_minutes_are_seen():
+    """An idle worker was killed and the queue's lock with it: nothing is logged, and nobody's machine is made."""
+    queued(1)
+    assert ask("/healthz/jobs") == (200, "ok\n")
+
+    queued(4)
+    status, text = ask("/healthz/jobs")
+    assert status == 503
+    assert "Jobs wait since" in text
+
+
+def test_jobs_that_are_being_done_or_are_the_reapers_do_not_wait():
+    queued(-3)  # taken: locked until its retry
+    queued(9, key="reaper")
+
+    assert ask("/healthz/jobs") == (200, "ok\n")
+
+
+def test_waiting_jobs_are_on_every_page_of_the_admin(admin_client):
+    queued(4)
+
+    assert "Jobs wait since" in admin_client.get("/admin/").content.decode()

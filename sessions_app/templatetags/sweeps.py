@@ -19,5 +19,6 @@ def sweep_banner() -> dict[str, Any]:
         "since": last and last.at,
         "refused": latest if latest and latest.result == ReapRun.Result.REFUSED else None,
         "held": latest if latest and latest.held else None,
+        "jobs": health.jobs_troubles(),
         "pauses": pausing.all_current(DatabaseNow()),
     }

@@ -1,4 +1,4 @@
-"""Probes of the web process, in plain text: /healthz, /readyz and, for the reaper behind it, /healthz/reaper."""
+"""Probes in plain text: /healthz, /readyz, and of the processes behind the web /healthz/reaper and /healthz/jobs."""
 
 from collections.abc import Callable
 
@@ -38,6 +38,11 @@ def reaper(request: HttpRequest) -> HttpResponse:
     return _answer(health.reaper_troubles())
 
 
+@require_safe
+def jobs(request: HttpRequest) -> HttpResponse:
+    return _answer(health.jobs_troubles())
+
+
 def _answer(troubles: list[str]) -> HttpResponse:
     """503 with one line for each trouble."""
     text = "".join(f"{line}\n" for line in troubles or ["ok"])
@@ -46,4 +51,4 @@ def _answer(troubles: list[str]) -> HttpResponse:
     return response
 
 
-PROBES = {"/healthz": process, "/readyz": ready, "/healthz/reaper": reaper}
+PROBES = {"/healthz": process, "/readyz": ready, "/healthz/reaper": reaper, "/healthz/jobs": jobs}
