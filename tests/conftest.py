@@ -50,7 +50,7 @@ def visitors(browser: Any, live_server: Any) -> Iterator[Visitors]:
     yield visitors
     visitors.leave()
     quiet = ("net::ERR_FAILED", "404 (Not Found)", "500 (Internal Server Error)")  # what a test brought about itself
-    assert [text for text in visitors.complaints if not any(sign in text for sign in quiet)] == []
+    assert "\n".join(text for text in visitors.complaints if not any(sign in text for sign in quiet)) == ""
 
 
 @pytest.fixture

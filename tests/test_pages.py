@@ -402,7 +402,7 @@ def test_history_lists_own_sessions_only(client: Client, student: Any, session: 
     page = seen(client, reverse("history"))
 
     assert session.lab_title in page
-    assert "the machine was lost" in page
+    assert "The machine was lost" in page
     assert other.lab_title not in page
     assert str(other.pk) not in page
 

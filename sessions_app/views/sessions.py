@@ -76,7 +76,8 @@ def history(request: StudentRequest) -> HttpResponse:
     now = database_now()
     rows = LabSession.objects.ours().filter(student=request.user).order_by("-started_at")
     rows_of_page = Paginator(rows, SESSIONS_PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "history.html", {"now": now, "page": rows_of_page})
+    entries = [(row, Shown(row, now)) for row in rows_of_page]
+    return render(request, "history.html", {"now": now, "page": rows_of_page, "entries": entries})
 
 
 def _own(request: StudentRequest, session: UUID) -> LabSession:

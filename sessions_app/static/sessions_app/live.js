@@ -76,6 +76,7 @@ const known = new Map(); // what the server last sent of each part
 function essence(part) {
   const copy = part.cloneNode(true);
   for (const changing of copy.querySelectorAll("#countdown, input[name=csrfmiddlewaretoken], .copy")) changing.remove();
+  for (const box of copy.querySelectorAll(".command")) box.replaceWith(...box.childNodes);
   return copy.outerHTML;
 }
 

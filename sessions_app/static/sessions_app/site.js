@@ -7,7 +7,7 @@ const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 function cookie(name) {
   const found = document.cookie.split("; ").find((pair) => pair.startsWith(`${name}=`));
-  return found && decodeURIComponent(found.slice(name.length + 1));
+  return found?.slice(name.length + 1);
 }
 
 // The server writes the times: it is told the zone once, and asked again if this page has times in another one. An
@@ -15,7 +15,7 @@ function cookie(name) {
 function tellZone() {
   if (!zone || cookie("zone") === zone) return;
   const secure = location.protocol === "https:" ? "; secure" : "";
-  document.cookie = `zone=${encodeURIComponent(zone)}; path=/; max-age=${YEAR}; samesite=lax${secure}`;
+  document.cookie = `zone=${zone}; path=/; max-age=${YEAR}; samesite=lax${secure}`;
   const shown = document.body.dataset.zone;
   if (shown && shown !== zone && cookie("zone") === zone) location.reload();
 }
@@ -27,8 +27,11 @@ const model = document.getElementById("copy-button");
 
 function offerCopies() {
   if (!navigator.clipboard || !model) return; // the clipboard is closed to pages without HTTPS
-  for (const block of document.querySelectorAll("main pre:not(:has(+ .copy))")) {
-    block.after(model.content.cloneNode(true));
+  for (const block of document.querySelectorAll("main pre:not(.command > pre)")) {
+    const box = document.createElement("div");
+    box.className = "command";
+    block.replaceWith(box);
+    box.append(block, model.content.cloneNode(true));
   }
 }
 
