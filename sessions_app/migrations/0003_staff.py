@@ -32,6 +32,10 @@ class Migration(migrations.Migration):
             name='reaprun',
             options={'ordering': ('-pk',), 'permissions': (('preview', 'Can preview a sweep'), ('mass', 'Can confirm what the brake held'), ('adopt', 'Can take the environment over')), 'verbose_name': 'sweep', 'verbose_name_plural': 'sweeps'},
         ),
+        migrations.AddIndex(
+            model_name='reaprun',
+            index=models.Index(fields=['-started_at'], name='run_started'),
+        ),
         migrations.AddField(
             model_name='sessionevent',
             name='note',

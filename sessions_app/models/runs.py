@@ -112,6 +112,8 @@ class ReapRun(models.Model):
             models.Index(name="run_open", fields=("started_at",), condition=Q(finished_at=None)),
             # Read by health and by the scheduled sweep: when did the last one succeed?
             models.Index(name="run_succeeded", fields=("-finished_at",), condition=Q(result__in=("done", "partial"))),
+            # Read by the admin's front page (the last day), and by the schedule's watch.
+            models.Index(name="run_started", fields=("-started_at",)),
         )
 
     def __str__(self) -> str:
