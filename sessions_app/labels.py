@@ -11,6 +11,7 @@ SESSION = "labsite.dev/session"
 NODE = "labsite.dev/node"
 REMOVE_AFTER = "labsite.dev/remove-after"  # annotation: the moment past which the fuse removes the machine
 LAUNCHER_OF = "vm.kubevirt.io/name"  # KubeVirt's, on a launcher Pod
+READ = frozenset({MANAGED_BY, ENVIRONMENT, SESSION, REMOVE_AFTER, LAUNCHER_OF})
 
 # A label value, and part of the marker's name: lower case, so that `Prod` and `prod` cannot both be.
 ENVIRONMENT_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")

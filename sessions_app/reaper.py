@@ -29,7 +29,6 @@ from sessions_app.models import (
     Status,
     Trigger,
 )
-from sessions_app.models.sessions import OPEN, names_of
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +151,7 @@ class Sweep:
         self.run.show()
         if not self.marker_read:
             return
-        before = list(LabSession.objects.ours().filter(status__in=OPEN).fairly())
+        before = list(LabSession.objects.ours().to_judge())
         closed = list(LabSession.objects.ours().leaving())
         inventory = self.inventory()
         self.orphans(inventory)
@@ -275,7 +274,7 @@ class Sweep:
                     self.run.skip(direction, reason)
         if settings.LAB_VM_NAMESPACE in known:
             machines = {thing.name for thing in known[settings.LAB_VM_NAMESPACE] if thing.kind == "VirtualMachine"}
-            self.run.machines_elsewhere = len(machines - names_of(LabSession.objects.ours().holding_machines()))
+            self.run.machines_elsewhere = len(machines - LabSession.objects.ours().holding_machines().node_names())
         return known
 
     # --- 3. orphans ---
