@@ -1,7 +1,7 @@
 """`make demo`: the whole site on one machine, against a stand-in cluster; it needs nothing and leaves nothing running.
 
 One supervisor holds the sandbox cluster, the web server and both workers; PostgreSQL is embedded and keeps its data
-between two starts, the sandbox does not.
+between two starts, the sandbox does not. Whatever dies meanwhile is started again, so a kill shows what the site does.
 """
 
 import argparse
@@ -9,6 +9,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -20,6 +23,10 @@ from deploy.supervisor import Program, Supervisor
 HOST = "127.0.0.1"  # with passwords that everybody knows: for this machine only
 GOLDEN_PVC = "ubuntu-24-04"  # the master disk of a lab in seed.py
 LATEST_END_IN_LIFETIMES = 3
+SHORTEST_MINUTES, LONGEST_MINUTES = 0.5, 1440
+START_LIMIT_SECONDS = 300  # the site's own; a short session learns before its end that its machine cannot start
+SILENCE_SECONDS = 150  # two sweeps missed, and a half
+HIGHEST_PORT = 65535
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
 BANNER = """
   Labsite runs, on a stand-in cluster.
@@ -27,6 +34,7 @@ BANNER = """
     students   http://{host}:{port}/         student1 to student10, password demo
     staff      http://{host}:{port}/admin/   staff, password demo
     cluster    kubectl --server=http://{host}:{sandbox_port} get vm,vmi,pod,secret -A
+    operators  LABSITE_ENV_FILE={directory}/env .venv/bin/python manage.py reap --dry-run
 
   A session lasts {lifetime:g} minutes (make demo LIFETIME=2 for short ones); the reaper sweeps every minute.
   Ctrl-C ends all of it; people, labs and sessions are kept in {directory}.
@@ -39,10 +47,10 @@ class Cannot(Exception):
 
 
 def main() -> None:
-    options = _options()
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _leave)  # until the supervisor takes over
     try:
+        options = _options()
         _refuse_ports_in_use(options)
         run(options)
     except (Cannot, PostgresError) as reason:
@@ -56,27 +64,45 @@ def run(options: argparse.Namespace) -> None:
         if not server.owned:
             raise Cannot(f"another process uses the database in {server.directory}; end it first.")
         server.create_database()
-        os.environ.update(_environment(options, server.url()))
+        environment = _environment(options, server.url())
+        os.environ.update(environment)
         _say("Preparing the database ...\n")
         _prepare_database()
-        with Supervisor(_programs(options)) as supervisor:
+        supervisor = Supervisor(_programs(options), meanwhile=partial(_keep_database, server))
+        with _told(environment, options.directory / "env"), supervisor:
             if supervisor.run(until=lambda: _is_up(options)):
                 _say(BANNER.format(host=HOST, **vars(options)))
                 supervisor.run()
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.demo", description=__doc__)
-    parser.add_argument("--port", type=int, default=8000, help="of the site")
-    parser.add_argument("--sandbox-port", type=int, default=8001, help="of the stand-in cluster")
-    parser.add_argument("--lifetime", type=_positive, default=60, help="of a session, in minutes")
+    parser.add_argument("--port", type=partial(_port, "PORT"), default=8000, help="of the site")
+    parser.add_argument(
+        "--sandbox-port", type=partial(_port, "SANDBOX_PORT"), default=8001, help="of the stand-in cluster"
+    )
+    parser.add_argument("--lifetime", type=_minutes, default=60, help="of a session, in minutes")
     parser.add_argument("--directory", type=Path, default=ROOT / "var", help="where the database is kept")
-    return parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.port == options.sandbox_port:
+        raise Cannot(f"PORT and SANDBOX_PORT are both {options.port}: choose two.")
+    return options
 
 
-def _positive(text: str) -> float:
-    if (minutes := float(text)) <= 0:
-        raise argparse.ArgumentTypeError("a session lasts longer than that")
+def _port(variable: str, text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(HIGHEST_PORT)) else 0
+    if not 1 <= number <= HIGHEST_PORT:
+        raise Cannot(f"{variable} is {text!r}: choose a number from 1 to {HIGHEST_PORT}.")
+    return number
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0
+    if not SHORTEST_MINUTES <= minutes <= LONGEST_MINUTES:  # not-a-number is in no range
+        raise Cannot(f"LIFETIME is {text!r}: choose {SHORTEST_MINUTES:g} to {LONGEST_MINUTES:g} minutes.")
     return minutes
 
 
@@ -96,8 +122,19 @@ def _environment(options: argparse.Namespace, database_url: str) -> dict[str, st
         "LAB_ALIVE_FILE": str(options.directory / "reaper-alive"),
         "LAB_LIFETIME_MINUTES": f"{options.lifetime:g}",
         "LAB_LATEST_END_MINUTES": f"{LATEST_END_IN_LIFETIMES * options.lifetime:g}",
+        "LAB_START_LIMIT_SECONDS": f"{min(START_LIMIT_SECONDS, options.lifetime * 60 / 3):g}",
         "DJANGO_SETTINGS_MODULE": "labsite.settings",
     }
+
+
+@contextmanager
+def _told(environment: Mapping[str, str], file: Path) -> Iterator[None]:
+    """What our processes are told stands in a file as long as it is true, for `manage.py` in another terminal."""
+    file.write_text("".join(f"export {name}='{value}'\n" for name, value in environment.items()))
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def _prepare_database() -> None:
@@ -117,15 +154,40 @@ def _prepare_database() -> None:
     connections.close_all()
 
 
+def _meet_a_new_cluster() -> None:
+    from django.db import connections
+
+    from deploy.seed import meet_a_new_cluster
+
+    try:
+        meet_a_new_cluster()
+    finally:
+        connections.close_all()
+
+
+def _keep_database(server: Postgres, supervisor: Supervisor) -> None:
+    """It is no program of the supervisor's, since all of them need it and it ends after them."""
+    if server.revive():
+        supervisor.say("postgres", "ended by itself and was started again")
+    if not server.owned:
+        raise Cannot(f"another process has taken over the database in {server.directory}.")
+
+
 def _programs(options: argparse.Namespace) -> list[Program]:
     sandbox = [sys.executable, "-m", "deploy.sandbox", "--port", str(options.sandbox_port)]
     sandbox += ["--namespace=labsite-vms", "--namespace=labsite-pods", f"--golden=labsite-vms/{GOLDEN_PVC}"]
     web = [sys.executable, "-m", "gunicorn", "labsite.wsgi", "--bind", f"{HOST}:{options.port}", "--log-level=warning"]
     web += ["--worker-class=gthread", "--workers=2", "--threads=4"]
     return [
-        Program("sandbox", sandbox),
+        Program("sandbox", sandbox, before_restart=_meet_a_new_cluster),
         Program("web", web),
-        Program("reaper", [*MANAGE, "qcluster"], {"Q_CLUSTER_NAME": "reaper"}),
+        Program(
+            "reaper",
+            [*MANAGE, "qcluster"],
+            {"Q_CLUSTER_NAME": "reaper"},
+            alive=options.directory / "reaper-alive",
+            alive_seconds=SILENCE_SECONDS,
+        ),
         Program("jobs", [*MANAGE, "qcluster"], {"Q_CLUSTER_NAME": "jobs"}),
     ]
 

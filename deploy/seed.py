@@ -20,7 +20,7 @@ users:
     sudo: ALL=(ALL) NOPASSWD:ALL
     shell: /bin/bash
     ssh_authorized_keys:
-      - {{ ssh_public_key }}
+      - "{{ ssh_public_key }}"
 write_files:
   - path: /usr/local/bin/grade
     permissions: "0755"
@@ -39,7 +39,7 @@ users:
     sudo: ALL=(ALL) NOPASSWD:ALL
     shell: /bin/bash
     ssh_authorized_keys:
-      - {{ ssh_public_key }}
+      - "{{ ssh_public_key }}"
 write_files:
   - path: /etc/lab-nodes
     content: "{{ nodes }}"
@@ -88,7 +88,7 @@ def seed() -> None:
         User.objects.get_or_create(username=name, defaults={"password": password})
     rights = {"is_staff": True, "is_superuser": True}
     User.objects.get_or_create(username=STAFF, defaults={"password": password, **rights})
-    _meet_a_new_cluster()
+    meet_a_new_cluster()
 
 
 def _lab(values: dict[str, Any]) -> None:
@@ -98,6 +98,6 @@ def _lab(values: dict[str, Any]) -> None:
         lab.save()
 
 
-def _meet_a_new_cluster() -> None:
-    """The stand-in cluster begins empty each time, without our marker: to miss it would refuse every sweep."""
+def meet_a_new_cluster() -> None:
+    """The stand-in cluster begins empty whenever it starts, without our marker: to miss it would refuse every sweep."""
     Installation.objects.update(marked_at=None)
