@@ -24,7 +24,7 @@ help: ## say what there is
 install: $(INSTALLED) ## install everything into .venv
 
 demo: $(INSTALLED) ## run the site on a stand-in cluster (PORT=8000 SANDBOX_PORT=8001 LIFETIME=60 minutes)
-	@$(BIN)/python -m deploy.demo --port $(PORT) --sandbox-port $(SANDBOX_PORT) --lifetime $(LIFETIME)
+	@$(BIN)/python -m deploy.demo --port='$(PORT)' --sandbox-port='$(SANDBOX_PORT)' --lifetime='$(LIFETIME)'
 
 test: $(INSTALLED) ## run the test suite on its own PostgreSQL and its own sandbox cluster
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
