@@ -68,6 +68,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "sessions_app.views.passwords.first_password",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -101,7 +102,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # `manage.py` sets DATABASE_URL in development, where the embedded server (deploy/postgres.py) serves.
 DATABASE_URL = required("DATABASE_URL", in_development="postgresql:///labsite")
-DATABASES = {"default": env.db_url_config(DATABASE_URL) if DATABASE_URL else {}}  # {}: every query is refused
+DATABASES = {"default": env.db_url_config(DATABASE_URL) if DATABASE_URL else {"ENGINE": "labsite.no_database"}}
 # A worker may live for weeks: a connection is never kept past its task, and a peer that vanished is noticed in seconds
 # (with a long CONN_MAX_AGE a frozen database hung a worker without a log line).
 DATABASES["default"].update(CONN_MAX_AGE=env.int("DATABASE_CONN_MAX_AGE", default=0), CONN_HEALTH_CHECKS=True)

@@ -35,6 +35,7 @@ BAD_ENVIRONMENTS = [
     pytest.param({"LABSITE_ENVIRONMENT": "prod/eu"}, id="prod/eu"),
 ]
 
+ASK = "from sessions_app.models import Lab; Lab.objects.count()"
 PRINT_SETTINGS = """
 import json
 import django
@@ -144,6 +145,15 @@ def test_web_server_does_not_start_without_them(installation, name):
 
     assert done.returncode == 3  # gunicorn's for a worker that cannot load the site
     assert name in done.stderr
+
+
+@pytest.mark.parametrize("command", [["reap", "--dry-run"], ["adopt"], ["shell", "--no-imports", "-c", ASK]])
+def test_command_in_a_fresh_clone_says_what_to_set_in_one_line(installation, command):
+    done = run(installation, "manage.py", *command)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("DATABASE_URL is not set; in development set LABSITE_MODE=development.")
 
 
 def test_production_with_all_of_them_starts(installation):
