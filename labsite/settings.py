@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import environ
 from csp.constants import NONE, SELF
@@ -102,7 +103,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # `manage.py` sets DATABASE_URL in development, where the embedded server (deploy/postgres.py) serves.
 DATABASE_URL = required("DATABASE_URL", in_development="postgresql:///labsite")
-DATABASES = {"default": env.db_url_config(DATABASE_URL) if DATABASE_URL else {"ENGINE": "labsite.no_database"}}
+NO_DATABASE: dict[str, Any] = {"ENGINE": "labsite.no_database"}
+DATABASES = {"default": env.db_url_config(DATABASE_URL) if DATABASE_URL else NO_DATABASE}
 # A worker may live for weeks: a connection is never kept past its task, and a peer that vanished is noticed in seconds
 # (with a long CONN_MAX_AGE a frozen database hung a worker without a log line).
 DATABASES["default"].update(CONN_MAX_AGE=env.int("DATABASE_CONN_MAX_AGE", default=0), CONN_HEALTH_CHECKS=True)
