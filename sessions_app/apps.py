@@ -7,4 +7,4 @@ class SessionsAppConfig(AppConfig):
     verbose_name = _("Labs and sessions")
 
     def ready(self) -> None:
-        from sessions_app import checks, tasks  # noqa: F401  (each registers itself)
+        from sessions_app import checks, logins, tasks  # noqa: F401  (each registers itself)

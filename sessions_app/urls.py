@@ -2,7 +2,10 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 from django.views.i18n import set_language
 
-from sessions_app.views import grading, labs, people, sessions
+from sessions_app.forms import LoginForm
+from sessions_app.views import grading, labs, passwords, people, sessions
+
+login = LoginView.as_view(template_name="login.html", authentication_form=LoginForm, redirect_authenticated_user=True)
 
 urlpatterns = [
     path("", labs.labs, name="labs"),
@@ -16,6 +19,7 @@ urlpatterns = [
     path("key/", people.key, name="key"),
     path("grading/", grading.report, name="grading"),
     path("language/", set_language, name="language"),
-    path("login/", LoginView.as_view(template_name="login.html", redirect_authenticated_user=True), name="login"),
+    path("login/", login, name="login"),
+    path("password/", passwords.OwnPassword.as_view(), name="password"),
     path("logout/", LogoutView.as_view(), name="logout"),
 ]

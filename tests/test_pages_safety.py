@@ -30,6 +30,7 @@ SHARED = {
     "history",
     "key",
     "login",
+    "password",
     "logout",
     "grading",
 }  # not about one session
