@@ -3,28 +3,26 @@
 import json
 import logging
 import uuid
+from collections import Counter
 from datetime import timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
+import processes
 import pytest
-from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 from helpers import a_lab, a_student, expire, opened
 
-from sessions_app.models import EndReason, Kind, LabSession, database_now
+from deploy.sandbox import Sandbox
+from sessions_app.models import EndReason, Kind, LabSession, WrongTokens, database_now
 from sessions_app.models.sessions import GRADING_TRIES
-from sessions_app.views.grading import WRONG_TRIES
+from sessions_app.views.grading import WRONG_TRIES, WRONG_WINDOW
 
 pytestmark = pytest.mark.django_db
 
 URL = "/grading/"
-
-
-@pytest.fixture(autouse=True)
-def fresh_counts() -> None:
-    cache.clear()
 
 
 @pytest.fixture
@@ -198,6 +196,42 @@ def test_stranger_with_wrong_tokens_locks_nobody_out(client: Client, session: La
     assert answers == [401] * WRONG_TRIES + [429] * 5
     assert report(client, wrong, REMOTE_ADDR="192.0.2.7").status_code == 401
     assert report(client, session.grading_token).status_code == 200
+
+
+def test_minute_later_a_stranger_may_try_again_and_forgotten_are_those_who_left(client: Client) -> None:
+    for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
+        assert report(client, "x", REMOTE_ADDR=address).status_code == 401
+    for _ in range(WRONG_TRIES):
+        last = report(client, "x", REMOTE_ADDR="192.0.2.1").status_code
+    assert last == 429
+    WrongTokens.objects.exclude(address="192.0.2.3").update(since=database_now() - WRONG_WINDOW)
+
+    assert report(client, "x", REMOTE_ADDR="192.0.2.1").status_code == 401
+
+    assert set(WrongTokens.objects.values_list("address", "count")) == {("192.0.2.1", 1), ("192.0.2.3", 1)}
+
+
+TRY_TOKENS = """
+from django.test import Client
+wrong = {"authorization": "Bearer x"}
+return [Client().post("/grading/", headers=wrong, REMOTE_ADDR="192.0.2.9").status_code for _ in range(20)]
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_limit_of_wrong_tokens_holds_over_all_web_processes_together(cluster: Sandbox) -> None:
+    answers = processes.let_go(*(processes.start(cluster, TRY_TOKENS) for _ in range(3)))
+
+    assert Counter(chain.from_iterable(answers)) == {401: WRONG_TRIES, 429: 60 - WRONG_TRIES}
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
+def test_scheme_may_be_written_in_any_case(client: Client, session: LabSession, scheme: str) -> None:
+    headers = {"authorization": f"{scheme} {session.grading_token}"}
+
+    response = client.post(URL, '{"score": 80}', content_type="application/json", headers=headers)
+
+    assert response.status_code == 200
 
 
 def test_token_is_in_no_log_and_no_answer(

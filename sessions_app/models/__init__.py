@@ -7,6 +7,7 @@ from sessions_app.models.pauses import Pause
 from sessions_app.models.people import StudentKey
 from sessions_app.models.runs import Deletion, Direction, Installation, ReapFailure, ReapRun, Trigger
 from sessions_app.models.sessions import EndReason, LabSession, SessionEvent, Status
+from sessions_app.models.tokens import WrongTokens
 
 __all__ = [
     "DatabaseNow",
@@ -26,5 +27,6 @@ __all__ = [
     "Status",
     "StudentKey",
     "Trigger",
+    "WrongTokens",
     "database_now",
 ]

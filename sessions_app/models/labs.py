@@ -1,5 +1,5 @@
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +16,17 @@ validate_object_name = RegexValidator(
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", _("Lower-case letters, digits, dots and hyphens only.")
 )
 
+# registry:port/path:tag@digest, as container runtimes parse it: a Pod with another never starts (InvalidImageName).
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9a-fA-F:]+\])"
+_PATH = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_DIGEST = r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
+validate_image = RegexValidator(
+    rf"^(?:{_HOST}(?::[0-9]+)?/)?{_PATH}(?:/{_PATH})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@{_DIGEST})?\Z",
+    _("This is not the name of an image, such as registry.example.org/labs/shell:1.2"),
+)
+
+LONGEST_INSTRUCTIONS = 20_000  # characters
+LARGEST_CLOUD_INIT = 16 * 1024  # bytes: what a cloud's user data usually may have; a Secret takes a megabyte
 DEFAULT_CLOUD_INIT = """#cloud-config
 hostname: {{ node }}
 users:
@@ -46,7 +57,11 @@ class Lab(models.Model):
         help_text=_("Machines of one session. A virtual machine takes one seat each."),
     )
     image = models.CharField(
-        _("image"), max_length=300, blank=True, help_text=_("A container image, or a containerDisk for machines.")
+        _("image"),
+        max_length=300,
+        blank=True,
+        validators=[validate_image],
+        help_text=_("A container image, or a containerDisk for machines."),
     )
     golden_pvc = models.CharField(
         _("golden PVC"),
@@ -69,6 +84,7 @@ class Lab(models.Model):
     instructions = models.TextField(
         _("instructions for students"),
         blank=True,
+        validators=[MaxLengthValidator(LONGEST_INSTRUCTIONS)],
         help_text=_("Placeholders: %(names)s.") % {"names": manifests.shown(manifests.INSTRUCTION_NAMES)},
     )
     cloud_init = models.TextField(
@@ -104,8 +120,7 @@ class Lab(models.Model):
         if self.kind == Kind.POD and self.node_count != 1:
             errors["node_count"] = _("A container lab has one node.")
         try:
-            if self.kind == Kind.VM:
-                manifests.check_cloud_init(self.cloud_init)
+            self._check_cloud_init()
         except ValueError as error:
             errors["cloud_init"] = str(error)
         try:
@@ -114,6 +129,18 @@ class Lab(models.Model):
             errors["instructions"] = str(error)
         if errors:
             raise ValidationError(errors)
+
+    def _check_cloud_init(self) -> None:
+        """The template that a new lab's form begins with is nobody's text, and goes where it has no use."""
+        if self.kind == Kind.POD:
+            if self.cloud_init.split() == DEFAULT_CLOUD_INIT.split():  # a browser ends its lines otherwise
+                self.cloud_init = ""
+            if self.cloud_init:
+                raise ValueError(_("A container lab has no cloud-init: leave the template empty."))
+        elif len(self.cloud_init.encode()) > LARGEST_CLOUD_INIT:
+            raise ValueError(_("A cloud-init template has at most 16 KiB."))
+        else:
+            manifests.check_cloud_init(self.cloud_init)
 
     def _disk_errors(self) -> dict[str, object]:
         if self.kind == Kind.POD:

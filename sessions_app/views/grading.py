@@ -3,23 +3,22 @@
 import hmac
 import json
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from django.core.cache import cache
 from django.db import DataError
 from django.http import HttpRequest, JsonResponse
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from sessions_app.models import LabSession, database_now
+from sessions_app.models import LabSession, WrongTokens, database_now
 
 LARGEST_REPORT_BYTES = 16 * 1024
-BEARER = re.compile(r"Bearer ([0-9a-f]{32})\.([0-9a-f]{64})")
-WRONG_TRIES, WRONG_SECONDS = 30, 60  # of one address
+BEARER = re.compile(r"(?i:bearer) +([0-9a-f]{32})\.([0-9a-f]{64})")
+WRONG_TRIES, WRONG_WINDOW = 30, timedelta(minutes=1)  # of one address, at all web processes together
 
 
 class Refusal(Exception):
@@ -42,7 +41,7 @@ def report(request: HttpRequest) -> JsonResponse:
 
 def _take(request: HttpRequest, now: datetime) -> Decimal:
     """In this order, so that a stranger learns nothing, and cannot use up the tries of the machine with the token."""
-    session = _session_of_token(request)
+    session = _session_of_token(request, now)
     if not session.allow_grading(now):
         raise Refusal(429, _("Too many reports. Wait a minute."))
     if not session.is_open or not session.remaining(now):
@@ -56,28 +55,22 @@ def _take(request: HttpRequest, now: datetime) -> Decimal:
     return score
 
 
-def _session_of_token(request: HttpRequest) -> LabSession:
-    """The token alone is judged first, without the database: wrong ones cost a hash and touch no session."""
+def _session_of_token(request: HttpRequest, now: datetime) -> LabSession:
+    """The token alone is judged first: a wrong one costs a hash and a count, and touches no session."""
     given = BEARER.fullmatch(request.headers.get("Authorization", ""))
     if given:
         claimed = LabSession(pk=UUID(given[1]))
         right = hmac.compare_digest(claimed.grading_token, f"{given[1]}.{given[2]}")
         if right and (session := LabSession.objects.ours().filter(pk=claimed.pk).first()):
             return session
-    raise _wrong_token(request.META.get("REMOTE_ADDR", ""))
+    raise _wrong_token(request.META.get("REMOTE_ADDR", ""), now)
 
 
-def _wrong_token(address: str) -> Refusal:
+def _wrong_token(address: str, now: datetime) -> Refusal:
     """Machines may share an address behind a gateway: this limit is asked only once the token has proved wrong."""
-    key = f"grading-wrong-{address}"
-    cache.add(key, 0, WRONG_SECONDS)
-    try:
-        tries = cache.incr(key)
-    except ValueError:  # its time ran out just now
-        tries = 1
-    if tries > WRONG_TRIES:
-        return Refusal(429, _("Too many wrong tokens. Wait a minute."))
-    return Refusal(401, _("The token is missing or wrong."))
+    if WrongTokens.objects.count_one(address, now, tries=WRONG_TRIES, window=WRONG_WINDOW):
+        return Refusal(401, _("The token is missing or wrong."))
+    return Refusal(429, _("Too many wrong tokens. Wait a minute."))
 
 
 def _body(request: HttpRequest) -> bytes:
