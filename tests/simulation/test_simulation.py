@@ -7,10 +7,9 @@ which runs again as a test of its own: see test_found.py.
 
 import logging
 import os
+import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -43,10 +42,10 @@ def quiet() -> Iterator[None]:
 
 
 def test_two_installations_through_everything(
-    simulation: type[Simulation], pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
+    simulation: type[Simulation], capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     if SECONDS:
-        for_long(simulation, pytestconfig.get_terminal_writer())
+        for_long(simulation, capsys)
     else:
         run_state_machine_as_test(simulation, settings=settings(HOW, max_examples=EXAMPLES, derandomize=True))
     for what, number in simulation.world.tally.items():
@@ -55,15 +54,17 @@ def test_two_installations_through_everything(
     assert simulation.world.tally["steps"] >= simulation.world.tally["examples"] > 0
 
 
-def for_long(simulation: type[Simulation], out: Any) -> None:
+def for_long(simulation: type[Simulation], capsys: pytest.CaptureFixture[str]) -> None:
     """Round after round, each with a seed of its own, until the time is over."""
     began, number = time.monotonic(), FIRST_SEED
     while (passed := time.monotonic() - began) < SECONDS:
-        out.line(f"\n{passed / 60:.0f} min, seed {number}: " + said(simulation.world.tally))
+        tell(capsys, f"{passed / 60:.0f} min, seed {number}", simulation)
         run_state_machine_as_test(seed(number)(simulation), settings=settings(HOW, max_examples=25))
         number += 1
-    out.line("\nin the end: " + said(simulation.world.tally))
+    tell(capsys, "in the end", simulation)
 
 
-def said(tally: Counter[str]) -> str:
-    return ", ".join(f"{number} {what}" for what, number in sorted(tally.items()))
+def tell(capsys: pytest.CaptureFixture[str], when: str, simulation: type[Simulation]) -> None:
+    counted = ", ".join(f"{number} {what}" for what, number in sorted(simulation.world.tally.items()))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{when}: {counted or 'begins'}\n")
