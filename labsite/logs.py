@@ -5,7 +5,16 @@ from typing import Any
 
 import structlog
 
+
+def without_clients_tracebacks(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """A request that Django refuses, say one that is too large, is no defect: the lines of our code say nothing."""
+    if 400 <= getattr(event.get("_record"), "status_code", 500) < 500:
+        event.pop("exc_info", None)
+    return event
+
+
 SHARED: list[Any] = [
+    without_clients_tracebacks,
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,

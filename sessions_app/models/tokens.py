@@ -1,4 +1,5 @@
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection, models
 from django.utils.translation import gettext_lazy as _
@@ -17,7 +18,7 @@ RETURNING count
 class WrongTokensQuerySet(models.QuerySet["WrongTokens"]):
     def count_one(self, address: str, now: datetime, *, tries: int, window: timedelta) -> bool:
         """Whether this wrong token is among the first few of its address and window. Exact, in one statement."""
-        values = {"address": address[:64], "now": now, "begin": now - window, "tries": tries}
+        values: dict[str, Any] = {"address": address[:64], "now": now, "begin": now - window, "tries": tries}
         with connection.cursor() as cursor:
             cursor.execute(COUNT, values)
             counted = cursor.fetchone()
