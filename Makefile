@@ -5,8 +5,11 @@ PORT ?= 8000
 SANDBOX_PORT ?= 8001
 LIFETIME ?= 60
 PYTEST_ARGS ?= -n 2
+SECONDS ?= 3600
+SEED ?=
 BIN = .venv/bin
 INSTALLED = .venv/.installed
+SWEEPS = tests/test_sweep.py tests/test_marker.py tests/test_incidents.py
 SOURCES = labsite sessions_app deploy tests manage.py
 
 DEVELOPMENT = LABSITE_MODE=development
@@ -16,7 +19,7 @@ PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postg
 	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
 RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
 
-.PHONY: help install demo test prove check format constraints
+.PHONY: help install demo test prove simulate screenshots messages check format constraints
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -29,8 +32,17 @@ demo: $(INSTALLED) ## run the site on a stand-in cluster (PORT=8000 SANDBOX_PORT
 test: $(INSTALLED) ## run the test suite on its own PostgreSQL and its own sandbox cluster
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-prove: $(INSTALLED) ## every trouble with every call, every kill point (`make test` runs a sample); prints the sizes
-	LABSITE_PROVE=all $(BIN)/python -m pytest $(PYTEST_ARGS) tests/prove
+prove: $(INSTALLED) ## all of what `make test` samples: troubles, kill points, doors, the image; and each promise broken
+	LABSITE_PROVE=all $(BIN)/python -m pytest $(PYTEST_ARGS) tests/prove tests/test_image.py
+	LABSITE_DOOR=schedule $(BIN)/python -m pytest $(PYTEST_ARGS) $(SWEEPS)
+	LABSITE_DOOR=command $(BIN)/python -m pytest $(PYTEST_ARGS) $(SWEEPS)
+	$(BIN)/python tests/prove/mutations.py
+
+simulate: $(INSTALLED) ## live through what chance has in store (SECONDS=3600 SEED=), and print the steps that break a promise
+	SIMULATE_SECONDS=$(SECONDS) SIMULATE_SEED=$(SEED) $(BIN)/python -m pytest -x tests/simulation/test_simulation.py
+
+screenshots: $(INSTALLED) ## picture every page in every state, into docs/pictures (needs Chromium and fonts-noto-cjk)
+	$(BIN)/python -m pytest -q tests/screenshots.py
 
 check: $(INSTALLED) ## lint, format, types, import layers, templates, migrations, production settings
 	$(BIN)/ruff check $(SOURCES)
@@ -40,6 +52,9 @@ check: $(INSTALLED) ## lint, format, types, import layers, templates, migrations
 	$(BIN)/djlint --quiet --lint templates
 	$(DEVELOPMENT) $(BIN)/python manage.py makemigrations --check --dry-run
 	$(PRODUCTION) $(BIN)/python manage.py check --deploy --fail-level WARNING
+
+messages: $(INSTALLED) ## collect the texts into the catalogues, and compile them
+	$(DEVELOPMENT) $(BIN)/python -m deploy.messages
 
 format: $(INSTALLED) ## let ruff put the code in order
 	$(BIN)/ruff check --fix $(SOURCES)
