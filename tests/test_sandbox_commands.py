@@ -143,6 +143,37 @@ def test_a_command_that_fails_says_why_in_one_line(url: str) -> None:
     assert done.stderr == 'sandbox: virtualmachineinstances.kubevirt.io "none" not found\n'
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["fault", "--verb", "lst"], "no such verb: lst; there are create, delete"),
+        (["fault", "--resource", "nonsense"], "no such resource here: nonsense; they are named in the plural"),
+        (["fault", "--resource", "vm"], "no such resource here: vm;"),
+        (["fault", "--resource", "virtualmachines/eviction"], "no such resource here: virtualmachines/eviction;"),
+        (["hold", "Nope", "a", "b"], "no such kind here: Nope\n"),
+        (["release", "Nope", "a", "b"], "no such kind here: Nope\n"),
+        (["hold", "VirtualMachine", "a", "b"], 'virtualmachines.kubevirt.io "b" not found\n'),
+        (["lose-node", "Nope"], 'nodes "Nope" not found\n'),
+        (["advance", "soon"], "could not convert string to float: 'soon'\n"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_command_that_makes_no_sense_is_refused_in_one_line(
+    url: str, remote: RemoteSandbox, command: list[str], said: str
+) -> None:
+    done = subprocess.run([*COMMAND, *command, "--server", url], cwd=ROOT, text=True, capture_output=True)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sandbox: {said}")
+    assert done.stderr.count("\n") == 1
+    assert remote.faults == []
+
+
+@pytest.mark.parametrize("resource", ["*", "pods/eviction", "virtualmachines/status", "/version"])
+def test_a_fault_meets_whatever_can_be_asked_for(remote: RemoteSandbox, resource: str) -> None:
+    assert remote.fail("get", resource, status=500)["resource"] == resource
+
+
 def test_a_port_in_use_is_said_in_one_line() -> None:
     with Sandbox() as server:
         port = server.url.rpartition(":")[2]

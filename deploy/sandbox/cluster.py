@@ -163,7 +163,7 @@ class Sandbox:
     def create(self, body: Obj) -> Obj:
         resource = resources.of_object(body)
         if resource is None:
-            raise KeyError(f"no such kind here: {body.get('apiVersion')} {body.get('kind')}")
+            raise ValueError(f"no such kind here: {body.get('apiVersion')} {body.get('kind')}")
         namespace = body["metadata"].get("namespace", "default") if resource.namespaced else ""
         return self.api.create(resource, namespace, body).copy()
 

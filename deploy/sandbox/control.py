@@ -64,7 +64,9 @@ def answer(cluster: Sandbox, call: Call) -> Answer:
         result = getattr(cluster, name)(**arguments)
     except ApiError as error:
         return of_json(error.status, error.code)
-    except (TypeError, ValueError, KeyError, TimeoutError, RuntimeError) as error:
+    except ValueError as error:  # words for a person, as of ours
+        return of_json({"error": str(error)}, 400)
+    except (TypeError, KeyError, TimeoutError, RuntimeError) as error:
         return of_json({"error": f"{type(error).__name__}: {error}"}, 400)
     return of_json({"result": _fault(result) if isinstance(result, Fault) else result})
 

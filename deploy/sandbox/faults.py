@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from .errors import ApiError
-from .resources import Obj
+from .resources import VERBS, Obj, is_label
 
 _REASONS = {
     400: "BadRequest",
@@ -48,6 +48,10 @@ class Fault:
     hits: int = 0
 
     def __post_init__(self) -> None:
+        if self.verb not in ("*", *VERBS):
+            raise ValueError(f"no such verb: {self.verb}; there are {', '.join(VERBS)} and *")
+        if self.resource != "*" and not is_label(self.resource):
+            raise ValueError(f"no such resource here: {self.resource}; they are named in the plural: virtualmachines")
         if self.drop not in (None, "before", "after"):
             raise ValueError('drop is "before" or "after" the effect')
         if self.nth is not None and self.times is None:

@@ -114,7 +114,16 @@ def named(kind: str) -> Resource:
     for resource in ALL:
         if lowered in (resource.kind.lower(), resource.plural, resource.qualified, *resource.short):
             return resource
-    raise KeyError(f"no such kind here: {kind}")
+    raise ValueError(f"no such kind here: {kind}")
+
+
+def is_label(text: str) -> bool:
+    """Can a call bear it, as RBAC, faults and the log name it: `virtualmachines`, `pods/eviction`, `/version`?"""
+    plural, _, subresource = text.partition("/")
+    for resource in ALL:
+        if plural == resource.plural and subresource in ("", *resource.subresources, *(("status",) * resource.status)):
+            return True
+    return text.startswith("/")
 
 
 def in_namespaces() -> Iterator[Resource]:
