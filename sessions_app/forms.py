@@ -52,7 +52,7 @@ class AdminLoginForm(Limited, AdminAuthenticationForm):
     """The admin's."""
 
 
-class OwnPasswordForm(PasswordChangeForm):  # type: ignore[type-arg]
+class OwnPasswordForm(PasswordChangeForm):
     def clean_new_password1(self) -> str:
         password: str = self.cleaned_data["new_password1"]
         if self.user.check_password(password):

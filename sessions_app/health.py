@@ -58,7 +58,7 @@ def jobs_troubles() -> list[str]:
     An idle worker that is killed can hold the queue's lock for good, and nothing of that is logged.
     """
     try:
-        waiting = OrmQ.objects.filter(key=JOBS, lock__lt=database_now() - WAITS_FOR_LONG).order_by("lock")
+        waiting = OrmQ.objects.filter(key=JOBS, lock__lt=DatabaseNow() - WAITS_FOR_LONG).order_by("lock")
         oldest = waiting.values_list("lock", flat=True).first()
     except (Error, ImproperlyConfigured) as error:
         return [_no_database(error)]

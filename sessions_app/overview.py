@@ -122,7 +122,7 @@ def last_day(now: datetime) -> list[Slot]:
     rows = ReapRun.objects.filter(started_at__gte=since, started_at__lt=now).exclude(
         result__in=(Result.RUNNING, Result.ADOPTED)
     )
-    kinds = {Result.DONE: "good", Result.PARTIAL: "partial"}
+    kinds = {Result.DONE.value: "good", Result.PARTIAL.value: "partial"}
     for row in rows.order_by().values("result", slot=_Bin("started_at", since)).annotate(number=Count("pk")):
         slots[(row["slot"] - since) // SLOT].results[kinds.get(row["result"], "bad")] += row["number"]
     return list(slots.values())

@@ -1,5 +1,6 @@
 """The admin's pages and doors, through HTTP: what staff see, what they may do, and what nobody may."""
 
+import html
 import re
 import threading
 import time
@@ -13,6 +14,8 @@ from django.db.models.signals import pre_delete
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
 from django_q.models import Failure, OrmQ, Schedule, Success, Task
 from helpers import a_lab, a_machine, a_student, deletes, expire, left_of, opened, running, statuses, sweep
 from staffroom import MINUTE, SEES, a_closed_session, a_run, a_session, act, list_of, page_of, shown, staff, text_of
@@ -341,6 +344,36 @@ def test_failures_are_counted_linked_and_filtered(admin_client):
     assert page_of(session) in page
 
 
+def test_failure_says_when_it_is_tried_again_and_what_shows_it(admin_client, settings):
+    schedules.ensure()
+    next_run = database_now() + timedelta(seconds=90)
+    Schedule.objects.update(next_run=next_run)
+    session, now = a_session(), database_now()
+    for subject, of in (
+        (session.name, session),
+        ("VirtualMachine/it's", None),
+        ("Pod/x", None),
+        ("list pods in x", None),
+    ):
+        ReapFailure.record("expired", subject, "500", now, session=of)
+
+    def line(failure: ReapFailure) -> list[str]:
+        page = admin_client.get(page_of(failure)).content.decode()
+        return [html.unescape(found) for found in re.findall(r"<code>(kubectl.*?)</code>", page)]
+
+    machines, pods = settings.LAB_VM_NAMESPACE, settings.LAB_POD_NAMESPACE
+    assert {failure.subject: line(failure) for failure in ReapFailure.objects.all()} == {
+        session.name: [f"kubectl -n {pods} get pod -l {labels.SESSION}={session.pk}"],
+        "VirtualMachine/it's": [f"""kubectl -n {machines} get virtualmachine 'it'"'"'s' -o yaml"""],
+        "Pod/x": [f"kubectl -n {pods} get pod x -o yaml"],
+        "list pods in x": [],
+    }
+    text = text_of(admin_client.get(list_of(ReapFailure)))
+    assert text.count(date_format(localtime(next_run), "DATETIME_FORMAT")) == 4
+    ReapFailure.objects.update(resolved_at=now)
+    assert "Next try: None" in text_of(admin_client.get(page_of(ReapFailure.objects.first())))
+
+
 # --- reap now ---------------------------------------------------------------------------------------
 
 REAP = "/admin/sessions_app/reaprun/reap-now/"
@@ -629,7 +662,7 @@ def test_banner_is_on_every_page_and_costs_two_queries(admin_client):
     assert all(banner(admin_client, url) for url in pages)
 
     with CaptureQueriesContext(connection) as captured:
-        assert banner(admin_client)
+        assert banner(admin_client, list_of(Lab))
 
     asked = [query["sql"] for query in captured.captured_queries if "sessions_app_reaprun" in query["sql"]]
     assert len(asked) == 2

@@ -3,12 +3,15 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
+from django_q.models import Schedule
 
+from sessions_app import schedules
+from sessions_app.admin import kubectl
 from sessions_app.admin.bases import ModelAdmin, ReadOnly
 from sessions_app.models import Deletion, ReapFailure, SessionEvent
 
@@ -28,10 +31,34 @@ class OpenFilter(admin.SimpleListFilter):
 
 @admin.register(ReapFailure)
 class ReapFailureAdmin(ReadOnly):
-    list_display = ("subject", "error", "count", "first_seen", "last_seen", "its_session", "direction", "resolved_at")
+    list_display = (
+        *("subject", "error", "count", "first_seen", "last_seen", "next_try"),
+        *("its_session", "direction", "resolved_at"),
+    )
+    readonly_fields = ("its_session", "next_try", "kubectl")
+    fields = (
+        *("subject", "its_session", "direction", "error", "count"),
+        *("first_seen", "last_seen", "last_run", "next_try", "resolved_at", "kubectl"),
+    )
     list_filter = (OpenFilter, "direction")
     list_select_related = ("session", "last_run")
     search_fields = ("subject", "error")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Each row carries the next sweep's time: what fails is tried again by every one."""
+        sweeps = Schedule.objects.filter(func=schedules.SWEEP).order_by("pk")
+        next_sweep = Subquery(sweeps.values("next_run")[:1])
+        failures: QuerySet[Any] = super().get_queryset(request).annotate(next_sweep=next_sweep)
+        return failures
+
+    @admin.display(description=_("next try"))
+    def next_try(self, failure: Any) -> Any:
+        return None if failure.resolved_at else failure.next_sweep
+
+    @admin.display(description=_("in a terminal"))
+    def kubectl(self, failure: ReapFailure) -> str | None:
+        line = kubectl.of_failure(failure)
+        return line and format_html("<code>{}</code>", line)
 
     @admin.display(description=_("session"), ordering="session")
     def its_session(self, failure: ReapFailure) -> str | None:
@@ -51,8 +78,8 @@ class DeletionAdmin(ReadOnly):
 
 @admin.register(SessionEvent)
 class SessionEventAdmin(ReadOnly):
-    list_display = ("at", "session", "what", "detail", "actor", "run")
+    list_display = ("at", "session", "what", "detail", "note", "actor", "run")
     list_filter = ("what",)
     list_select_related = ("session", "run")
-    search_fields = ("session__id", "detail")
+    search_fields = ("session__id", "detail", "note")
     ordering = ("-at", "-pk")

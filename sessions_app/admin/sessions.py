@@ -12,7 +12,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sessions_app.admin import many
+from sessions_app.admin import kubectl, many
 from sessions_app.admin.bases import ModelAdmin, ReadOnly, now_of, require
 from sessions_app.admin.story import story
 from sessions_app.models import LabSession, Status
@@ -82,7 +82,7 @@ class LabSessionAdmin(ReadOnly):
     list_select_related = ("student",)
     search_fields = ("id", "nodes", "lab_title", "student__username", "student__first_name", "student__last_name")
     actions = ("end_now", "extend")
-    readonly_fields = ("name", "state", "time_left", "whereabouts")
+    readonly_fields = ("name", "state", "time_left", "whereabouts", "terminal")
     fieldsets = (
         (None, {"fields": ("name", "id", "student", "lab", "lab_title", "environment")}),
         (gettext_lazy("Time"), {"fields": ("started_at", "ready_at", "expires_at", "time_left", "latest_end")}),
@@ -93,7 +93,7 @@ class LabSessionAdmin(ReadOnly):
         ),
         (
             gettext_lazy("In the cluster"),
-            {"fields": ("kind", "namespace", "nodes", "missing_nodes", "remains", "uids")},
+            {"fields": ("kind", "namespace", "nodes", "missing_nodes", "remains", "uids", "terminal")},
         ),
         (gettext_lazy("Grading"), {"fields": ("score", "score_detail", "graded_at")}),
     )
@@ -135,6 +135,10 @@ class LabSessionAdmin(ReadOnly):
         if not session.is_stuck(session.now):
             return _("leaving since %(since)s") % since
         return "; ".join([_("stuck since %(since)s") % since, *map(_remain, session.remains)])
+
+    @admin.display(description=gettext_lazy("in a terminal"))
+    def terminal(self, session: LabSession) -> str:
+        return format_html("<code>{}</code>", kubectl.of_session(session))
 
     # --- actions ---
 
