@@ -15,8 +15,7 @@ from django.db.models import ProtectedError
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from world import CALLS, NODES, STUDENTS, World, Wrong
 
-from sessions_app import fuse, labels
-from sessions_app.cluster import ClusterError
+from sessions_app import labels
 from sessions_app.models import EndReason, Kind
 
 SITES = st.sampled_from(["dev", "prod"])
@@ -147,11 +146,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(site=SITES)
     def fuse(self, site: str) -> None:
-        with self.world.sites[site].acting():
-            try:
-                fuse.burn()
-            except ClusterError:
-                assert self.world.troubled
+        self.world.fuse(self.world.sites[site])
 
     # --- time, and what happens to machines ---
 

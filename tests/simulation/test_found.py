@@ -27,6 +27,24 @@ def state(simulation: type[Simulation]) -> Iterator[Simulation]:
     state.world.end_of_trouble()
 
 
+def test_a_restored_row_ends_by_its_own_time_when_the_marker_cannot_be_read(state: Simulation) -> None:
+    """Not promised: the row knows no extension, and the one thing that would say so is out of reach."""
+    state.begin(sessions={"dev/ann": "vm"})
+    state.ordinary_minutes(minutes=1)
+    state.save_database(site="dev")
+    state.time_passes(seconds=3000)
+    state.extend(who="dev/ann")
+    state.ordinary_minutes(minutes=1)
+    state.time_passes(seconds=1740)
+    state.disaster(site="dev", what="restored")
+    state.what_must_hold()
+    state.trouble(call="get ConfigMap (vms)", kind="500", times=None)
+
+    state.sweep(site="dev")
+
+    assert state.world.deletes() != []
+
+
 # --- the simulation must be able to fail: a site without one of its promises, and the steps that show it ---
 
 
@@ -36,6 +54,18 @@ def without_the_marker(monkeypatch: Any, state: Simulation) -> None:
     state.ordinary_minutes(minutes=1)
     state.disaster(site="dev", what="emptied")
     state.sweep(site="dev")
+
+
+def without_asking_the_marker_between_sweeps(monkeypatch: Any, state: Simulation) -> None:
+    monkeypatch.setattr(marker, "vouch", lambda cluster: True)
+
+    state.ordinary_minutes(minutes=1)
+    state.save_database(site="dev")
+    state.ordinary_minutes(minutes=1)
+    state.disaster(site="dev", what="restored")
+    state.what_must_hold()
+    state.end(who="dev/ann", reason="student")
+    state.work(site="dev")
 
 
 def without_the_environment(monkeypatch: Any, state: Simulation) -> None:
@@ -86,6 +116,7 @@ def without_counting_seats(monkeypatch: Any, state: Simulation) -> None:
 
 LACKING = [
     without_the_marker,
+    without_asking_the_marker_between_sweeps,
     without_the_environment,
     without_the_uid,
     closed_before_it_is_deleted,

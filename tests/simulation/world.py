@@ -14,7 +14,8 @@ from lent import Lent, Picture, seats_of, wrong_outcome
 from sites import Site
 from worlds import work_off
 
-from sessions_app import adopting, closing, labels, opening, rights
+from sessions_app import adopting, closing, fuse, labels, opening, rights
+from sessions_app.cluster import ClusterError
 from sessions_app.models import EndReason, LabSession, ReapFailure, ReapRun, Trigger, database_now
 from sessions_app.reaper import BRAKE_SESSIONS
 
@@ -22,7 +23,9 @@ SEATS = 6
 NODES = ("node-1", "node-2")
 STUDENTS = tuple(f"{site}/{name}" for site in ("dev", "prod") for name in ("ann", "bob", "cho", "dai", "eve"))
 CALLS = {f"{right.verb} {right.kind} ({right.where.split('_')[1].lower()}s)": right for right in rights.SITE}
+MACHINES = ("virtualmachines", "pods", "secrets", "services", "networkpolicies")
 Others = dict[invariants.Key, str]
+Rows = dict[Any, LabSession]
 
 
 class Wrong(AssertionError):
@@ -41,7 +44,7 @@ class World:
         self.must_stay: set[Lent] = set()
         self.deceived: set[Lent] = set()
         self.troubles, self.lied_to = ExitStack(), False
-        self.troubled = False
+        self.troubled = self.fused = False
         self.held: set[tuple[str, str, str]] = set()
         self._furnish()
         self.now = datetime.now(UTC).replace(microsecond=0)
@@ -170,7 +173,7 @@ class World:
         if not self.troubled and run.result not in right:
             raise Wrong(f"{site.name}: {run.result}, not {right}: {run.message}")
 
-    def _expect_the_brake(self, site: Site, rows: dict[Any, LabSession]) -> None:
+    def _expect_the_brake(self, site: Site, rows: Rows) -> None:
         """More than three sessions without a live row, and more than half of all, are rather the site's mistake."""
         standing = [lent for lent in self.of(site) if self.picture.machines(lent)]
         orphans = [lent for lent in standing if not ((row := rows.get(lent.row.pk)) and row.is_live)]
@@ -178,6 +181,15 @@ class World:
         taken = [lent for lent in orphans if lent.names & names]
         if len(taken) > BRAKE_SESSIONS and len(orphans) * 2 > len(standing):
             raise Wrong(f"{site.name} deletes {len(taken)} of {len(standing)} sessions at once, unconfirmed")
+
+    def fuse(self, site: Site) -> None:
+        self.fused = True
+        with site.acting():
+            try:
+                fuse.burn()
+            except ClusterError:
+                if not self.troubled:
+                    raise
 
     def deletes(self) -> list[str]:
         return [f"{request.resource}/{request.name}" for request in self.cluster.requests if request.verb == "delete"]
@@ -188,7 +200,7 @@ class World:
                 seen = adopting.survey(database_now())
                 kept = seen.keepable if keep else ()
                 adopting.adopt(database_now(), trigger=Trigger.COMMAND, who="simulation", keep=kept)
-            except (adopting.NotAdopted, adopting.ClusterError):
+            except (adopting.NotAdopted, ClusterError):
                 if site.in_doubt and not self.troubled:
                     raise
                 return
@@ -304,7 +316,7 @@ class World:
         self.cluster.settle()
         rows = {name: site.rows() for name, site in self.sites.items()}
         self._notice_failed_creates()
-        complaints = [*self._wrong_deletes(), *invariants.others_touched(self.cluster, self.others)]
+        complaints = [*self._wrong_requests(rows), *invariants.others_touched(self.cluster, self.others)]
         for name, site in self.sites.items():
             complaints += self._wrong_rows(self.of(site), rows[name])
         if complaints:
@@ -313,6 +325,7 @@ class World:
             if (row := rows[lent.site].get(lent.row.pk)) and not self.sites[lent.site].in_doubt:
                 lent.see(row)
         self.cluster.forget_requests()
+        self.fused = False
         self.look()
 
     def look(self) -> None:
@@ -330,22 +343,37 @@ class World:
                 if lent:
                     lent.troubled = True
 
-    def _starts_badly(self, lent: Lent) -> bool:
-        return not lent.ran and (lent.troubled or self.troubled)
-
-    def _wrong_deletes(self) -> Iterator[str]:
-        """Each DELETE that a site sent, whatever was answered, was of its own and of something due, over or dead."""
+    def _wrong_requests(self, rows: dict[str, Rows]) -> Iterator[str]:
+        """Of each site that a call came from, whatever was answered."""
         for request in self.cluster.requests:
-            if request.verb != "delete":
-                continue
-            self.tally["deletes judged"] += 1
-            lent, account = self._named(request.name), request.user_agent.partition("(")[2].rstrip(")")
-            if lent is None or lent.site != account:
-                yield f"{account} deletes {request.resource}/{request.name}, which is not its own"
-            elif lent in self.must_stay and not self._starts_badly(lent):
-                yield f"{account} deletes {request.resource}/{request.name} of {lent.student}, alive and not due"
+            account, what = request.user_agent.partition("(")[2].rstrip(")"), f"{request.resource}/{request.name}"
+            if request.verb == "delete":
+                self.tally["deletes judged"] += 1
+                lent = self._named(request.name)
+                if lent is None or lent.site != account:
+                    yield f"{account} deletes {what}, which is not its own"
+                elif self._may_not_end(lent, rows[account]):
+                    yield f"{account} deletes {what} of {lent.student}, alive and not due"
+            if request.verb in ("create", "delete") and request.resource in MACHINES and self._is_refused(account):
+                yield f"{account} would {request.verb} {what} where the marker is not its own"
 
-    def _wrong_rows(self, sessions: Iterable[Lent], rows: dict[Any, LabSession]) -> Iterator[str]:
+    def _is_refused(self, account: str) -> bool:
+        """The marker can be read and is another's. Only the fuse, which knows no database, does not ask it."""
+        return self.sites[account].in_doubt and not self.troubled and not self.fused
+
+    def _may_not_end(self, lent: Lent, rows: Rows) -> bool:
+        """Alive and not due.
+
+        Two are let off. What was never ready and met trouble; and what is due by its row, where the row is from a
+        backup that knows no extension, and the marker, which would tell, cannot be read: then time is all there is.
+        """
+        if lent not in self.must_stay or (not lent.ran and (lent.troubled or self.troubled)):
+            return False
+        row = rows.get(lent.row.pk)
+        by_its_row = row is not None and self.now >= row.expires_at
+        return not (by_its_row and self.troubled and self.sites[lent.site].in_doubt)
+
+    def _wrong_rows(self, sessions: Iterable[Lent], rows: Rows) -> Iterator[str]:
         live = Counter(row.student_id for row in rows.values() if row.is_live and row.student_id)
         yield from (f"student {student} has {number} sessions" for student, number in live.items() if number > 1)
         picture = Picture.of(self.cluster)
@@ -353,7 +381,7 @@ class World:
             row = rows.get(lent.row.pk)
             if row is None:
                 continue
-            if not row.is_open and lent in self.must_stay and not self._starts_badly(lent):
+            if not row.is_open and self._may_not_end(lent, rows):
                 yield f"{lent.student} is {row.status} ({row.end_reason}), alive and not due"
             if row.finished_at and picture.machines(lent):
                 if self.lied_to:
