@@ -321,36 +321,36 @@ class LabSession(models.Model):
     ) -> bool:
         """Claims the row for closing, if it is still open and `still` (the reason, as a filter) still holds."""
         with transaction.atomic():
-            claimed = (
-                type(self)
-                .objects.ours()
-                .filter(pk=self.pk, status__in=OPEN, **still)
-                .update(
-                    status=Status.ENDING,
-                    end_reason=reason,
-                    end_detail=storable(detail),
-                    ending_at=now,
-                    ended_by_id=by and by.pk,
-                )
+            claimed = self._change(
+                type(self).objects.ours().filter(pk=self.pk, status__in=OPEN, **still),
+                status=Status.ENDING,
+                end_reason=reason,
+                end_detail=storable(detail),
+                ending_at=now,
+                ended_by_id=by and by.pk,
             )
             if claimed:
                 self.tell("claimed", now, by=by, run=run, detail=str(reason))
-        self.refresh_from_db()
-        return bool(claimed)
+        return claimed
 
     def finish(self, now: datetime, *, run: Any = None) -> bool:
         """The cluster accepted every delete: the row becomes terminal, once."""
         outcome = OUTCOME[EndReason(self.end_reason)]
         with transaction.atomic():
-            finished = (
-                type(self)
-                .objects.filter(pk=self.pk, status=Status.ENDING)
-                .update(status=outcome, finished_at=now, last_error="")
-            )
+            rows = type(self).objects.filter(pk=self.pk, status=Status.ENDING)
+            finished = self._change(rows, status=outcome, finished_at=now, last_error="")
             if finished:
                 self.tell("closed", now, run=run, detail=str(outcome))
-        self.refresh_from_db()
-        return bool(finished)
+        return finished
+
+    def _change(self, rows: "LabSessionQuerySet", **values: Any) -> bool:
+        """Compare-and-set of the row, and this object follows: only who has lost must read what the row is now."""
+        if not rows.update(**values):
+            self.refresh_from_db()
+            return False
+        for name, value in values.items():
+            setattr(self, name, value)
+        return True
 
     def mark_gone(self, now: datetime) -> bool:
         """No machine of it is left, seen for the first time."""
@@ -365,7 +365,7 @@ class LabSession(models.Model):
     def attempt(self, now: datetime) -> None:
         """Counted in the database: a sweep and the jobs process may be at the same row."""
         type(self).objects.filter(pk=self.pk).update(attempts=F("attempts") + 1, last_attempt_at=now)
-        self.refresh_from_db(fields=("attempts",))
+        self.attempts += 1
 
     def turn_came(self, now: datetime) -> None:
         """It was looked at: the others come before it the next time."""
