@@ -63,7 +63,7 @@ def logged_in(person: Any, **options: Any) -> Client:
 
 
 def everything() -> dict[str, list[Any]]:
-    """All rows of the site, its queue and its people; not the logins, which pages may touch, nor the count of refusals."""
+    """All rows of the site, its queue and its people; not the logins, which pages may touch, nor what is counted."""
     kept_aside = {"sessions.Session", "sessions_app.WrongTokens"}
     models = [model for model in apps.get_models() if model._meta.label not in kept_aside]
     return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in models}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.sandbox import RemoteSandbox, Sandbox
+from deploy.sandbox import RemoteSandbox, Sandbox, errors, protobuf
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "deploy.sandbox"]
@@ -209,6 +209,33 @@ def test_kubectl_applies_shows_and_deletes(url: str, remote: RemoteSandbox, tmp_
     assert "Running" in watched[1]
     assert "Terminating" in watched[-1]
     assert remote.objects("VirtualMachine", "labs") == []
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+def test_kubectl_asks_what_it_may_do(url: str, remote: RemoteSandbox) -> None:
+    """It sends no token over plain HTTP, so that it is the administrator who asks; what it asked is in the log."""
+    remote.forget_requests()
+
+    answer = kubectl(url, "auth", "can-i", "delete", "vm/lab", "-n", "labs", "--subresource=status")
+
+    (review,) = [request for request in remote.requests if request.resource == "selfsubjectaccessreviews"]
+    assert answer == "yes\n"
+    assert protobuf.access_review(review.raw)["spec"]["resourceAttributes"] == {
+        "namespace": "labs",
+        "verb": "delete",
+        "group": "kubevirt.io",
+        "resource": "virtualmachines",
+        "subresource": "status",
+        "name": "lab",
+    }
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"k8s\0", b"k8s\0\xff", b"k8s\0\x12\xff\x01", b"k8s\0\x12\x02\x12\x00"])
+def test_protobuf_that_is_broken_is_a_bad_request(raw: bytes) -> None:
+    with pytest.raises(errors.ApiError, match="must be of type protobuf") as refusal:
+        protobuf.access_review(raw)
+
+    assert refusal.value.code == 400
 
 
 def watch_a_deletion(url: str, directory: Path) -> list[str]:

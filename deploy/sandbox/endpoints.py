@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from . import admission, discovery, errors, listing, routes, tables
+from . import admission, discovery, errors, listing, protobuf, routes, tables
 from .access import ANONYMOUS, NOBODY, Access, Action, User, service_account
 from .api import Api
 from .resources import ACCESSREVIEWS, PODS, SERVICEACCOUNTS, Obj
@@ -132,9 +132,10 @@ class Endpoints:
         return Answer(200, b"", stream=tables.rendered_events(watch.events(), call.accept))
 
     def _create(self, call: Call, route: Route) -> Answer:
-        body = call.json()
         if route.resource is ACCESSREVIEWS:
-            return self._review(body, call.user)
+            in_protobuf = call.content_type == protobuf.MEDIA_TYPE
+            return self._review(protobuf.access_review(call.raw) if in_protobuf else call.json(), call.user)
+        body = call.json()
         if (route.resource, route.subresource) == (PODS, "eviction"):
             return self._evict(route, body)
         if (route.resource, route.subresource) == (SERVICEACCOUNTS, "token"):
