@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browsing import Visitors, chromium
+from django.utils import translation
 
 from deploy.sandbox import Sandbox
 
@@ -17,6 +18,13 @@ from deploy.sandbox import Sandbox
 def cheap_passwords(settings: Any) -> None:
     """A real hash takes a second on a busy machine, and nearly every test makes a student."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True)
+def english() -> Iterator[None]:
+    """A request activates its reader's language for its thread and leaves it so: the next test must not inherit it."""
+    yield
+    translation.deactivate()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The session's page in a real browser: the clock, the other tabs, the keyboard, without JavaScript."""
 
+import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -176,6 +177,75 @@ def test_little_time_is_announced_once(visit: Callable[..., Page], session: LabS
     page.clock.run_for(32_000)
 
     expect(page.locator("#announcer")).to_have_text("Less than 10 minutes left.")
+
+
+def test_tab_in_the_background_says_it_too(visit: Callable[..., Page], session: LabSession) -> None:
+    """Its timers run once a minute: it misses the moment, and still says it once; the tab's title tells the time."""
+    age(session, minutes=48, seconds=30)
+    page = visit(with_clock)
+    page.evaluate("window.said = []")
+    page.evaluate(
+        "new MutationObserver(() => window.said.push(document.getElementById('announcer').textContent))"
+        ".observe(document.getElementById('announcer'), {childList: true})"
+    )
+    for _ in range(7):
+        age(session, minutes=1)
+        with page.expect_response("**/live/"):
+            page.clock.fast_forward("01:00")
+        expect(page.locator("#countdown")).to_have_text(re.compile(rf"^{math.ceil(left(session) / 60) - 1}:"))
+
+    assert page.evaluate("window.said") == [
+        "Less than 10 minutes left.",
+        "Less than 5 minutes left: save what you want to keep.",
+    ]
+    expect(page).to_have_title(re.compile(r"^⚠ 4:\d\d · Containers"))
+
+
+def test_colour_and_words_follow_the_time_and_an_extension(visit: Callable[..., Page], session: LabSession) -> None:
+    age(session, minutes=56)
+    page = visit()
+    expect(page.locator(".level-300")).to_be_visible()
+    urgent = page.evaluate("getComputedStyle(document.getElementById('countdown')).color")
+
+    page.click("#extend")
+
+    expect(page.get_by_role("status")).to_contain_text("Extended until")
+    expect(page.locator(".level:visible")).to_have_count(0)
+    assert page.evaluate("getComputedStyle(document.getElementById('countdown')).color") != urgent
+
+
+def test_two_tabs_show_the_same_at_once(visit: Callable[..., Page], session: LabSession) -> None:
+    """Without waiting for the next question: this browser's tabs tell each other."""
+    age(session, minutes=30)
+    other = visit()
+    assert shown(other) <= 30 * 60
+    one = other.context.new_page()
+    one.goto(other.url)
+
+    one.click("#extend")
+
+    expect(other.locator("#countdown")).to_have_text(re.compile(r"^(1:00:00|59:\d\d)$"), timeout=2_000)
+    assert abs(shown(one) - shown(other)) <= 1
+
+
+def test_another_device_shows_the_same_within_seconds(visit: Callable[..., Page], session: LabSession) -> None:
+    age(session, minutes=30)
+    telephone, laptop = visit(), visit()
+
+    laptop.click("#extend")
+
+    expect(telephone.locator("#countdown")).to_have_text(re.compile(r"^(1:00:00|59:\d\d)$"), timeout=8_000)
+
+
+def test_back_and_forward_show_the_time_as_it_is_now(visit: Callable[..., Page], session: LabSession) -> None:
+    page = visit()
+    page.goto(reverse("labs"))
+    age(session, minutes=20)
+
+    page.go_back()
+
+    expect(page.locator("#countdown")).to_have_text(re.compile(r"^(40:00|39:\d\d)$"))
+    assert abs(shown(page) - left(session)) <= 2
 
 
 def test_page_that_gets_no_answer_says_so_and_counts_on(visit: Callable[..., Page], session: LabSession) -> None:

@@ -31,7 +31,7 @@ function offerCopies() {
     const box = document.createElement("div");
     box.className = "command";
     block.replaceWith(box);
-    box.append(block, model.content.cloneNode(true));
+    box.append(block, model.content.firstElementChild.cloneNode(true));
   }
 }
 
