@@ -1,7 +1,7 @@
 # ruff: noqa: N999  (gunicorn looks for this name)
 """How the web server runs. gunicorn reads this file from the directory that it is started in."""
 
-bind = "0.0.0.0:8000"
+bind = ["0.0.0.0:8000", "0.0.0.0:9000"]  # the site, and the metrics (LAB_METRICS_PORT), which nobody else may see
 workers = 2
 threads = 4  # a request that opens a session waits up to 0.7 s for the cluster: others go on meanwhile
 timeout = 30

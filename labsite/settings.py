@@ -185,6 +185,8 @@ LAB_LATEST_END = timedelta(minutes=env.float("LAB_LATEST_END_MINUTES", default=1
 LAB_FUSE_MARGIN = timedelta(minutes=env.float("LAB_FUSE_MARGIN_MINUTES", default=15))
 LAB_START_LIMIT = timedelta(seconds=env.float("LAB_START_LIMIT_SECONDS", default=300))
 LAB_STUCK_AFTER = timedelta(seconds=env.float("LAB_STUCK_AFTER_SECONDS", default=300))
+LAB_KEEP = timedelta(days=env.float("LAB_KEEP_DAYS", default=365))
+LAB_KEEP_RUNS = timedelta(days=env.float("LAB_KEEP_RUNS_DAYS", default=30))
 LAB_SWEEP_BUDGET_SECONDS = env.float("LAB_SWEEP_BUDGET_SECONDS", default=45)
 
 # The cluster: a plain address (the sandbox), else a kubeconfig, else what a Pod finds in its own cluster.
@@ -197,6 +199,9 @@ LAB_API_CREATE_TIMEOUT_SECONDS = env.float("LAB_API_CREATE_TIMEOUT_SECONDS", def
 LAB_API_COUNT_TIMEOUT_SECONDS = env.float("LAB_API_COUNT_TIMEOUT_SECONDS", default=0.7)  # a student waits for it
 
 LAB_API_CONNECTIONS = env.int("LAB_API_CONNECTIONS", default=8)  # of one process, kept open
+
+# The one port on which /metrics is served, and nothing else: labs and the proxy reach another one. 0: on every port.
+LAB_METRICS_PORT = env.int("LAB_METRICS_PORT", default=0 if DEVELOPMENT else 9000)
 
 # Grading tokens are an HMAC under this key: nothing to store, worthless once the session is closed. Missing, it is one
 # that nobody can guess.

@@ -69,6 +69,19 @@ def check_budget(**kwargs: Any) -> list[CheckMessage]:
 
 
 @register("labsite")
+def check_keeping(**kwargs: Any) -> list[CheckMessage]:
+    if min(settings.LAB_KEEP, settings.LAB_KEEP_RUNS) >= timedelta(days=8):
+        return []
+    return [
+        Error(
+            "LAB_KEEP_DAYS and LAB_KEEP_RUNS_DAYS must be 8 at least.",
+            hint=_("Sweeps look back a week for what was removed half-way, and so do reports."),
+            id="labsite.E007",
+        )
+    ]
+
+
+@register("labsite")
 def check_mode(**kwargs: Any) -> list[CheckMessage]:
     if settings.MODE in ("production", "development"):
         return []

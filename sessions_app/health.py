@@ -49,7 +49,7 @@ def reaper_troubles() -> list[str]:
     try:
         return [*_staleness(), *schedules.troubles(database_now())]
     except (Error, ImproperlyConfigured) as error:
-        return [_no_database(error)]
+        return [no_database(error)]
 
 
 def jobs_troubles() -> list[str]:
@@ -61,7 +61,7 @@ def jobs_troubles() -> list[str]:
         waiting = OrmQ.objects.filter(key=JOBS, lock__lt=DatabaseNow() - WAITS_FOR_LONG).order_by("lock")
         oldest = waiting.values_list("lock", flat=True).first()
     except (Error, ImproperlyConfigured) as error:
-        return [_no_database(error)]
+        return [no_database(error)]
     if oldest is None:
         return []
     since = oldest.isoformat(timespec="seconds")
@@ -90,7 +90,7 @@ def database_trouble() -> str:
     try:
         missing = sorted(_newest_migrations() - set(MigrationRecorder(connection).applied_migrations()))
     except (Error, ImproperlyConfigured) as error:
-        return _no_database(error)
+        return no_database(error)
     if not missing:
         return ""
     return _("Migrations are not applied: %(names)s.") % {"names": ", ".join(map(".".join, missing))}
@@ -102,7 +102,7 @@ def _newest_migrations() -> set[tuple[str, str]]:
     return set(MigrationLoader(None).graph.leaf_nodes())
 
 
-def _no_database(error: Exception) -> str:
+def no_database(error: Exception) -> str:
     """Whoever may ask this may be anybody: the address is for the log."""
     log.warning("database does not answer", error=" ".join(str(error).split()))
     return _("The database does not answer (%(error)s).") % {"error": type(error).__name__}

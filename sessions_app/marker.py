@@ -94,5 +94,4 @@ def write(cluster: Cluster, marker: Marker | None, run: ReapRun, now: datetime) 
         cluster.replace(body)
     else:
         cluster.create(body)
-    if this.marked_at is None:
-        Installation.objects.filter(pk=this.pk).update(marked_at=now)
+    Installation.objects.filter(pk=this.pk).update(marked_at=this.marked_at or now, marked_run=run.pk)

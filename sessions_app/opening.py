@@ -93,12 +93,16 @@ def _admit(lab: Lab, listed: set[str] | None) -> None:
     raise NotNow(_("All seats are taken. Try again when somebody has finished; the list of labs says when that is."))
 
 
-def seats_free() -> int:
+def seats_used() -> int:
     """For pages, from rows alone: ours, and the machines of no session here as the last sweep counted them."""
     ours = len(names_of(LabSession.objects.ours().holding_machines()))
     elsewhere = ReapRun.objects.exclude(machines_elsewhere=None).values_list("machines_elsewhere", flat=True).first()
-    free: int = settings.LAB_VM_SEATS - ours - (elsewhere or 0)
-    return max(free, 0)
+    return ours + (elsewhere or 0)
+
+
+def seats_free() -> int:
+    seats: int = settings.LAB_VM_SEATS
+    return max(seats - seats_used(), 0)
 
 
 def _new_session(student: Any, lab: Lab, now: datetime) -> LabSession:

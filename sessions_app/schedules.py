@@ -1,4 +1,4 @@
-"""The sweep's one row among django-q2's schedules: kept as it must be, watched, and tidied up after."""
+"""Our two rows among django-q2's schedules, the sweep's above all: kept as they must be, watched, tidied up after."""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from sessions_app.models import ReapRun, Trigger, database_now
 
 log = structlog.get_logger(__name__)
 
-SWEEP = "sessions_app.tasks.sweep"
+SWEEP, PRUNE = "sessions_app.tasks.sweep", "sessions_app.tasks.prune"
 PERIOD = timedelta(minutes=1)
 FIELDS: dict[str, Any] = {
     "name": "sweep",
@@ -29,6 +29,8 @@ FIELDS: dict[str, Any] = {
     "cron": None,
     "intended_date_kwarg": None,
 }
+DAILY = {"name": "housekeeping", "schedule_type": Schedule.DAILY, "minutes": None, "cluster": "jobs"}
+WANTED = {SWEEP: (FIELDS, PERIOD), PRUNE: ({**FIELDS, **DAILY}, timedelta(days=1))}
 LATE_AFTER = timedelta(minutes=3)  # django-q2 looks every 30 s
 
 FAILURES_KEPT, FAILURES_KEPT_FOR = 500, timedelta(days=7)
@@ -36,47 +38,53 @@ PRUNED_AT_ONCE = 1000  # an API outage makes 1440 failures a day
 
 
 def ensure() -> None:
-    """Exactly one schedule for the sweep, whoever started how often, and whatever somebody made of it."""
+    """Exactly one schedule for each of ours, whoever started how often, and whatever somebody made of it."""
     with transaction.atomic():
         locks.wait_in_transaction(locks.SCHEDULE)
         now = database_now()
-        rows = Schedule.objects.filter(func=SWEEP).order_by("pk")
-        if first := rows.first():
-            next_run = now if _never_comes(first, now) else first.next_run
-            rows.filter(pk=first.pk).update(**FIELDS, next_run=next_run)
-            rows.exclude(pk=first.pk).delete()
-        else:
-            Schedule.objects.create(func=SWEEP, next_run=now, **FIELDS)
+        for func, (fields, _period) in WANTED.items():
+            rows = Schedule.objects.filter(func=func).order_by("pk")
+            if first := rows.first():
+                next_run = now if _never_comes(first, now) else first.next_run
+                rows.filter(pk=first.pk).update(**fields, next_run=next_run)
+                rows.exclude(pk=first.pk).delete()
+            else:
+                Schedule.objects.create(func=func, next_run=now, **fields)
 
 
 def restore() -> None:
     """As `ensure`, but takes no lock and writes nothing when all is well: it is asked whenever a schedule is saved."""
-    if what := _deviations(database_now()):
+    now = database_now()
+    if what := [*_deviations(SWEEP, now), *_deviations(PRUNE, now)]:
         log.warning("schedule restored", was=what)
         ensure()
 
 
 def troubles(now: datetime) -> list[str]:
     """Why the sweep does not come by itself, in words; empty when it does."""
-    return _deviations(now) or list(_standstill(now))
+    return _deviations(SWEEP, now) or list(_standstill(now))
 
 
-def _deviations(now: datetime) -> list[str]:
-    rows = list(Schedule.objects.filter(func=SWEEP))
+def _deviations(func: str, now: datetime) -> list[str]:
+    fields, _period = WANTED[func]
+    rows = list(Schedule.objects.filter(func=func))
     if len(rows) != 1:
-        return [_("The sweep has %(count)d schedules instead of one.") % {"count": len(rows)}]
+        text = _("The %(name)s has %(count)d schedules instead of one.")
+        return [text % {"name": fields["name"], "count": len(rows)}]
     (row,) = rows
-    changed = [name for name, value in FIELDS.items() if getattr(row, name) != value]
+    changed = [name for name, value in fields.items() if getattr(row, name) != value]
     if _never_comes(row, now):
         changed.append("next_run")
-    return [_("The sweep's schedule was altered: %(fields)s.") % {"fields": ", ".join(changed)}] if changed else []
+    text = _("The %(name)s's schedule was altered: %(fields)s.")
+    return [text % {"name": fields["name"], "fields": ", ".join(changed)}] if changed else []
 
 
 def _never_comes(row: Schedule, now: datetime) -> bool:
     """django-q2 plans by the worker's clock, which may be ahead: what comes all the same is planned well."""
     if row.next_run is None:
         return True
-    return bool(row.next_run > now + 2 * PERIOD) and not _comes(now)
+    _fields, period = WANTED[row.func]
+    return bool(row.next_run > now + 2 * period) and not (row.func == SWEEP and _comes(now))
 
 
 def _comes(now: datetime) -> bool:

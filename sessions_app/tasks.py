@@ -9,7 +9,7 @@ from django.dispatch import receiver
 from django_q.models import Schedule
 from django_q.signals import post_spawn
 
-from sessions_app import alive, closing, opening, reaper, roles, schedules, watching
+from sessions_app import alive, closing, housekeeping, opening, reaper, roles, schedules, watching
 from sessions_app.cluster import connect
 from sessions_app.models import Direction, LabSession, ReapRun, Trigger, database_now
 
@@ -70,6 +70,10 @@ def take_back_all(sessions: list[str]) -> None:
         except Exception as error:  # noqa: BLE001  (whatever it is, its row has it)
             log.warning("not closed", session=row.name, error=str(error))
     watching.summon()
+
+
+def prune() -> str:
+    return ", ".join(f"{count} {what}" for what, count in housekeeping.prune(database_now()).items()) or "nothing"
 
 
 @receiver(post_migrate, dispatch_uid="labsite-schedule")

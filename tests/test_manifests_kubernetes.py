@@ -31,6 +31,7 @@ from test_settings import read_by_the_settings
 
 from sessions_app import labels, rights
 
+METRICS, METRICS_PORT = "/metrics", 9000
 SCHEMAS = "1.37"
 WORKLOADS = ("web", "reaper", "jobs", "migrate", "sweep", "fuse")
 READ_BY_DJANGO_Q = "Q_CLUSTER_NAME"
@@ -357,7 +358,7 @@ def test_machines_report_to_the_service_of_their_own_site(environment):
 
     assert data["LABSITE_URL"] == f"http://{host}"
     assert host in data["ALLOWED_HOSTS"].split(",")
-    (port,) = service["spec"]["ports"]
+    port, _metrics = service["spec"]["ports"]
     assert (port["port"], port["targetPort"]) == (80, main_container("web")["ports"][0]["name"])
     assert service["spec"]["selector"].items() <= on("web")["metadata"]["labels"].items()
 
@@ -429,9 +430,24 @@ def test_monitoring_is_optional_and_finds_the_web_server(tmp_path):
     monitor, service = named(bodies, "ServiceMonitor"), named(bodies, "Service", "web")
 
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    (port,) = (port for port in service["spec"]["ports"] if port["name"] == endpoint["port"])
+    (listens,) = (port_ for port_ in main_container("web")["ports"] if port_["name"] == port["targetPort"])
+    assert (endpoint["path"], listens["containerPort"]) == (METRICS, METRICS_PORT)
     assert monitor["metadata"]["namespace"] == service["metadata"]["namespace"]
     assert not {"ServiceMonitor", "PrometheusRule"} & {body["kind"] for body in installation("prod")}
+
+
+def test_nobody_but_the_monitoring_reaches_the_metrics(tmp_path):
+    """Labs reach port 8000 of the web server, and the proxy the port called http."""
+    for body in with_monitoring(tmp_path):
+        if body["kind"] == "NetworkPolicy":
+            for rule in (*body["spec"].get("ingress", ()), *body["spec"].get("egress", ())):
+                monitoring = body["metadata"]["name"] == "metrics"
+                assert ({"metrics", METRICS_PORT} & {p["port"] for p in rule.get("ports", ())} != set()) == monitoring
+        elif body["kind"] == "Ingress":
+            (path,) = body["spec"]["rules"][0]["http"]["paths"]
+            assert path["backend"]["service"]["port"] == {"name": "http"}
 
 
 def test_alerts_say_what_is_wrong_and_how_bad(tmp_path):

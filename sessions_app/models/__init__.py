@@ -7,6 +7,7 @@ from sessions_app.models.pauses import Pause
 from sessions_app.models.people import StudentKey
 from sessions_app.models.runs import Deletion, Direction, Installation, ReapFailure, ReapRun, Trigger
 from sessions_app.models.sessions import EndReason, LabSession, SessionEvent, Status
+from sessions_app.models.tallies import Tally
 from sessions_app.models.tokens import WrongTokens
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "SessionEvent",
     "Status",
     "StudentKey",
+    "Tally",
     "Trigger",
     "WrongTokens",
     "database_now",

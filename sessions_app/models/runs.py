@@ -32,6 +32,7 @@ class Installation(models.Model):
 
     token = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     marked_at = models.DateTimeField(_("marker first written"), null=True, editable=False)
+    marked_run = models.BigIntegerField(null=True, editable=False)  # the last that surely wrote it: never pruned
 
     class Meta:
         verbose_name = _("installation")

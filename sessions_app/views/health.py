@@ -1,11 +1,15 @@
-"""Probes in plain text: /healthz, /readyz, and of the processes behind the web /healthz/reaper and /healthz/jobs."""
+"""In plain text: /healthz, /readyz, and of the processes behind the web /healthz/reaper and /healthz/jobs; /metrics."""
 
 from collections.abc import Callable
 
-from django.http import HttpRequest, HttpResponse
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
+from django.http import HttpRequest, HttpResponse, HttpResponseNotFound
 from django.views.decorators.http import require_safe
 
 from sessions_app import health
+from sessions_app.metrics import CONTENT_TYPE, page
 
 
 def probes(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
@@ -15,10 +19,20 @@ def probes(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        probe = PROBES.get(request.path_info)
-        return probe(request) if probe else get_response(request)
+        if probe := PROBES.get(request.path_info):
+            return probe(request)
+        if not _may_be_measured(request):
+            return get_response(request)
+        if request.path_info == METRICS:
+            return metrics(request)
+        return HttpResponseNotFound() if settings.LAB_METRICS_PORT else get_response(request)
 
     return middleware
+
+
+def _may_be_measured(request: HttpRequest) -> bool:
+    """By the port that it came in on, which a network policy guards; no header has a say in that."""
+    return settings.LAB_METRICS_PORT in (0, int(request.META["SERVER_PORT"] or 0))
 
 
 @require_safe
@@ -43,6 +57,15 @@ def jobs(request: HttpRequest) -> HttpResponse:
     return _answer(health.jobs_troubles())
 
 
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """For Prometheus. Without a database there are none: that it cannot scrape is what it then tells."""
+    try:
+        return HttpResponse(page(), content_type=CONTENT_TYPE)
+    except (Error, ImproperlyConfigured) as error:
+        return _answer([health.no_database(error)])
+
+
 def _answer(troubles: list[str]) -> HttpResponse:
     """503 with one line for each trouble."""
     text = "".join(f"{line}\n" for line in troubles or ["ok"])
@@ -51,4 +74,5 @@ def _answer(troubles: list[str]) -> HttpResponse:
     return response
 
 
+METRICS = "/metrics"
 PROBES = {"/healthz": process, "/readyz": ready, "/healthz/reaper": reaper, "/healthz/jobs": jobs}

@@ -1,0 +1,69 @@
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import Error
+from django.utils.translation import gettext as _
+
+from sessions_app import figures
+from sessions_app.figures import Report, Spread
+from sessions_app.models import database_now
+
+COULD_NOT = 2
+
+
+class Command(BaseCommand):
+    help = (
+        "How the last days went: how long it took from a session's expiry until nothing of it was left, the sweeps, "
+        "what was deleted and what failed. Exit status: 0; 2 it could not."
+    )
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--days", type=int, default=7, help="how many, up to now (7)")
+        parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON document")
+
+    def handle(self, *args: Any, days: int, as_json: bool, **options: Any) -> None:
+        if days < 1:
+            raise CommandError(_("--days must be 1 at least."), returncode=COULD_NOT)
+        try:
+            report = figures.report(database_now(), days)
+        except (Error, ImproperlyConfigured) as error:
+            reason = " ".join(str(error).split())
+            raise CommandError(_("database: %(error)s") % {"error": reason}, returncode=COULD_NOT) from error
+        if as_json:
+            self.stdout.write(json.dumps(asdict(report), cls=DjangoJSONEncoder, indent=2))
+        else:
+            self.stdout.writelines(f"{line}\n" for line in lines(report))
+
+
+def lines(report: Report) -> Iterator[str]:
+    yield _("From %(since)s to %(until)s") % {
+        "since": report.since.isoformat(timespec="minutes"),
+        "until": report.until.isoformat(timespec="minutes"),
+    }
+    yield _("expiry to gone:   %(spread)s") % {"spread": spread(report.expiry_to_gone)}
+    if report.not_gone:
+        yield _("                  %(count)d expired and not gone yet") % {"count": report.not_gone}
+    yield _("opening to ready: %(spread)s") % {"spread": spread(report.opening_to_ready)}
+    yield _("sweeps:           %(counts)s") % {"counts": counts(report.sweeps)}
+    yield _("deleted:          %(counts)s") % {"counts": counts(report.deletions)}
+    yield _("failures:         %(times)d, %(open)d of them still open") % {
+        "times": report.failures,
+        "open": report.open_failures,
+    }
+
+
+def spread(times: Spread) -> str:
+    if not times.count:
+        return _("none")
+    text = _("median %(median).1f s, 95%% within %(p95).1f s, longest %(max).1f s, of %(count)d")
+    return text % asdict(times)
+
+
+def counts(by: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in by.items()) or _("none")
