@@ -5,6 +5,7 @@ PORT ?= 8000
 SANDBOX_PORT ?= 8001
 LIFETIME ?= 60
 PYTEST_ARGS ?= -n 2
+BENCH_ARGS ?=
 SECONDS ?= 3600
 SEED ?=
 BIN = .venv/bin
@@ -19,7 +20,7 @@ PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postg
 	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
 RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
 
-.PHONY: help install demo test prove simulate screenshots messages check format constraints
+.PHONY: help install demo test prove simulate screenshots messages bench check format constraints
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -43,6 +44,9 @@ simulate: $(INSTALLED) ## live through what chance has in store (SECONDS=3600 SE
 
 screenshots: $(INSTALLED) ## picture every page in every state, into docs/pictures (needs Chromium and fonts-noto-cjk)
 	$(BIN)/python -m pytest -q tests/screenshots.py
+
+bench: $(INSTALLED) ## measure how fast the site is, as ratios to floors of the same run (BENCH_ARGS=--help)
+	$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 check: $(INSTALLED) ## lint, format, types, import layers, templates, migrations, production settings
 	$(BIN)/ruff check $(SOURCES)

@@ -40,6 +40,7 @@ def opening(students: int) -> Figures:
         asked = time.monotonic() - began
         _wait_until_all_run(students)
         all_run = time.monotonic() - began
+    fill.empty()
     return {
         "opening_students": students,
         "opening_all_asked_seconds": asked,

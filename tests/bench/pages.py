@@ -58,21 +58,24 @@ def a_server(**environment: str) -> Iterator[int]:
     command += ["--log-level=warning", "labsite.wsgi"]
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment) as process:
         try:
-            _wait_for(port)
+            _wait_for(process, port)
             yield port
         finally:
             process.terminate()
 
 
-def _wait_for(port: int) -> None:
-    for _ in range(600):
+def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
+    while process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+            return
         except OSError:
             time.sleep(0.1)
-        else:
-            return
-    raise RuntimeError("the web server does not answer")
+        finally:
+            connection.close()
+    raise RuntimeError("the web server has ended")
 
 
 def signed_in(student: Any) -> str:
