@@ -39,6 +39,7 @@ class Visitors:
         self.browser, self.site = browser, site
         self.contexts: list[BrowserContext] = []
         self.complaints: list[str] = []
+        self.expected: list[str] = []  # parts of complaints that a test wants
 
     def __call__(
         self, person: Any = None, prepare: Callable[[Page], object] = lambda page: None, **options: Any

@@ -57,7 +57,7 @@ def visitors(browser: Any, live_server: Any) -> Iterator[Visitors]:
     visitors = Visitors(browser, live_server.url)
     yield visitors
     visitors.leave()
-    quiet = ("net::ERR_FAILED", "404 (Not Found)", "500 (Internal Server Error)")  # what a test brought about itself
+    quiet = ("net::ERR_FAILED", *visitors.expected)  # what a test brought about itself
     assert "\n".join(text for text in visitors.complaints if not any(sign in text for sign in quiet)) == ""
 
 

@@ -18,6 +18,7 @@ from sessions_app.models import EndReason, Lab, LabSession, Pause, ReapRun, Stud
 
 Scene = Callable[[Any], str]  # of the student who looks
 SCENES: dict[str, Scene] = {}
+EXPECTED = {"not-found": ["404 (Not Found)"], "broken": ["500 (Internal Server Error)"]}  # of the console
 NOBODY = {"login"}  # looked at without a login
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPfqVZ8Q3l4Zqk1mJw5d5fTq3n0Oa9Bv0QX3zQ0p9b2K"

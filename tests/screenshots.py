@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from browsing import Visitors, in_browser
+from desks import DESKS, furnish, strays, the_boss
 from django.contrib.auth import get_user_model
 from playwright.sync_api import Page
-from scenes import NOBODY, SCENES, arranged
+from scenes import EXPECTED, NOBODY, SCENES, arranged
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+WIDE_DESK = {"width": 1200, "height": 800}
 DESK, TELEPHONE = {"width": 960, "height": 600}, {"width": 320, "height": 640}
 LANGUAGES = {"ko": "ko-KR", "ja": "ja-JP", "zh-hans": "zh-CN"}
 IN_EVERY_LANGUAGE = ("labs-full", "starting-group", "running-5-minutes", "end-asks", "site-was-full", "history")
@@ -30,6 +32,7 @@ def shoot(page: Page, name: str) -> None:
 def test_pictures(name: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch) -> None:
     student = get_user_model().objects.create_user("mina.kim")
     address = arranged(name, student, monkeypatch)
+    visitors.expected = EXPECTED.get(name, [])
     page = _page(visitors, name, student, "en-GB")
     page.goto(address)
 
@@ -43,6 +46,20 @@ def test_pictures(name: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch
         foreign = _page(visitors, name, student, locale)
         foreign.goto(address)
         shoot(foreign, f"{name}-{code}")
+
+
+@pytest.mark.parametrize("name", DESKS)
+def test_pictures_of_staff(name: str, visitors: Visitors, cluster: Any, settings: Any) -> None:
+    boss = the_boss()
+    furnish(boss)
+    strays(cluster, settings)
+    page = visitors(boss, viewport=WIDE_DESK, locale="en-GB", timezone_id="UTC", color_scheme="light")
+    DESKS[name](page)
+
+    shoot(page, name)
+    page.emulate_media(color_scheme="dark")
+    shoot(page, f"{name}-dark")
+    visitors.complaints.clear()  # Django's jQuery tries out a style on each form
 
 
 def _page(visitors: Visitors, name: str, student: Any, locale: str) -> Page:

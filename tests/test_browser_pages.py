@@ -5,7 +5,7 @@ from browsing import Visitors, barriers, in_browser, too_wide
 from django.urls import reverse
 from helpers import a_lab, a_student
 from playwright.sync_api import Page, expect
-from scenes import NOBODY, SCENES, arranged, labs, others, session
+from scenes import EXPECTED, NOBODY, SCENES, arranged, labs, others, session
 
 from sessions_app.models import Kind, LabSession, database_now
 
@@ -19,6 +19,7 @@ def test_page_has_no_barriers(name: str, visitors: Visitors, monkeypatch: pytest
     """axe-core finds nothing, in light and in dark; and nothing is wider than a small telephone, or a page at 200 %."""
     student = a_student()
     address = arranged(name, student, monkeypatch)
+    visitors.expected = EXPECTED.get(name, [])
     page = visitors(None if name in NOBODY else student, viewport=DESK, color_scheme="light", timezone_id="UTC")
     page.goto(address)
 
@@ -59,6 +60,7 @@ def test_switch_chooses_the_language_and_is_remembered(visitors: Visitors, scrip
 
     expect(page.locator("html")).to_have_attribute("lang", "ko")
     assert page.url.endswith(reverse("login"))
+    visitors.expected = EXPECTED["not-found"]
     page.goto("/nowhere/")
     expect(page.locator("html")).to_have_attribute("lang", "ko")
 

@@ -11,7 +11,7 @@ from django.utils import translation
 
 from deploy.messages import LANGUAGES, LOCALES, catalogue, collected, untranslated
 
-PLACEHOLDER = re.compile(r"%\(\w+\)[a-z]|%%|</?[a-z]+>|`[^`]+`")
+PLACEHOLDER = re.compile(r"%\(\w+\)[.\d]*[a-z]|%%|</?[a-z]+>|`[^`]+`")
 
 
 @pytest.fixture(scope="module")

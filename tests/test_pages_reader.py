@@ -36,7 +36,7 @@ def seen(client: Client, address: str, **options: Any) -> str:
     ("accepts", "language", "words"),
     [
         ("ko-KR,ko;q=0.9,en;q=0.8", "ko", "전체 실습"),
-        ("ja", "ja", "すべての演習"),
+        ("ja", "ja", "演習一覧"),
         ("zh-CN,zh;q=0.9", "zh-hans", "全部实验"),
         ("fr-FR,fr;q=0.9", "en", "All labs"),
     ],

@@ -14,7 +14,7 @@ from sessions_app.views import words
 # Seconds until the page asks again; without JavaScript it reloads itself at a calmer pace.
 POLL_CHANGING, POLL_RUNNING, POLL_LEAVING, POLL_STUCK = 2, 5, 5, 60
 REFRESH_CHANGING, REFRESH_RUNNING = 5, 30
-LEVELS = (60, 300, 600)  # seconds left, at which colour and text change; countdown.js and site.css know them too
+LEVELS = (0, 60, 300, 600)  # seconds left, at which colour and text change; countdown.js and site.css know them too
 USUAL_START_SECONDS = 60  # for which it is remembered: each page of a starting session asks every two seconds
 
 

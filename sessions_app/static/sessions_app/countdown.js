@@ -5,7 +5,7 @@
 
 const TICK = 1000;
 const JUMP = 3000; // milliseconds between two ticks that cannot be a busy browser
-const LEVELS = [600, 300, 60]; // seconds left; the style sheet and `Shown.level` know them too
+const LEVELS = [600, 300, 60, 0]; // seconds left; the style sheet and `Shown.level` know them too
 const SIGNS = { 600: "⏳", 300: "⚠", 60: "‼" };
 
 const live = document.getElementById("live");
@@ -47,7 +47,7 @@ function showHeadline() {
 // Colour and text are the style sheet's and the page's own: both hang on data-level.
 function showLevel(box) {
   const level = LEVELS.findLast((mark) => left <= mark) ?? Infinity;
-  const name = SIGNS[level] ? String(level) : "";
+  const name = level === Infinity ? "" : String(level);
   if (box.dataset.level !== name) box.dataset.level = name;
   document.title = `${SIGNS[level] ? `${SIGNS[level]} ` : ""}${digits(left)} · ${title}`;
   if (unsure) return;
