@@ -135,7 +135,7 @@ def test_expiry_to_gone_is_measured_from_the_deadline() -> None:
     gone = look().gone
 
     assert (gone["count"], gone["median"], gone["most"]) == (5, 30 * SECOND, 300 * SECOND)
-    assert "half were gone within 0:30 minutes, 95 % within 5:00, the slowest after 5:00" in front()
+    assert "half were gone within 0:30, 95 % within 5:00, the slowest after 5:00 (minutes and seconds)." in front()
 
 
 def test_front_page_asks_as_often_for_many_rows_as_for_none(admin_client: Client) -> None:

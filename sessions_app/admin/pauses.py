@@ -21,6 +21,13 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Pause
         fields = ("what", "reason", "until")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """The admin parts the moment into two fields, and names neither."""
+        super().__init__(*args, **kwargs)
+        if "until" in self.fields:  # not where it is only shown
+            for part, label in zip(self.fields["until"].widget.widgets, (_("Date"), _("Time")), strict=True):
+                part.attrs["aria-label"] = label
+
     def clean_until(self) -> Any:
         until = self.cleaned_data["until"]
         if why_not := pausing.objection(until, database_now()):
