@@ -5,6 +5,7 @@ The kinds of calls are read from the sandbox's log of a day without trouble, so 
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from itertools import product
 from random import Random
 from time import sleep
@@ -18,12 +19,16 @@ from calls import (
     TROUBLES,
     Call,
     calls_of,
+    denies_secrets,
+    denies_the_marker,
     keeps_from_closing,
     lies_about_the_end,
     trouble_for,
 )
 from django.db import transaction
 from worlds import World, a_world, burn, open_new, swept, time_passes, work_off
+
+from sessions_app.models import database_now
 
 pytestmark = pytest.mark.django_db
 
@@ -78,6 +83,7 @@ def every_call(fresh: Any) -> list[Call]:
 def live_through(world: World, call: Call, trouble: str, duration: str, settings: Any) -> None:
     """The day again, with the trouble from its call's step on, and then two sweeps without it."""
     lie = lies_about_the_end(trouble, call)
+    world.owners_are_kept = denies_secrets(trouble, call)
     steps = list(STEPS)
     first = steps.index(call.step)
     for step in steps[:first]:
@@ -96,13 +102,14 @@ def live_through(world: World, call: Call, trouble: str, duration: str, settings
     if trouble in SLOW:
         sleep(LATE_SECONDS)
     swept_since = duration == "once" and call.step != "sweep" and trouble not in SLOW
-    end_well(world, sweeps=1 if swept_since else 2, lie=lie)
+    later = settings.LAB_START_LIMIT if denies_the_marker(trouble, call) else timedelta(0)
+    end_well(world, sweeps=1 if swept_since else 2, lie=lie, later=later)
 
 
-def end_well(world: World, *, sweeps: int, lie: bool = False) -> None:
+def end_well(world: World, *, sweeps: int, lie: bool = False, later: timedelta = timedelta(0)) -> None:
     world.let_go()
     for left in reversed(range(sweeps)):
-        run = swept()
+        run = swept(now=database_now() + later)
         world.check("after the trouble", may_outlive=lie and left > 0)
     if run.result != "done":
         world.complaints.append(f"the last sweep is {run.result}: {run.skipped} {run.message} {run.counts}")

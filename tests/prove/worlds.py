@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from django_q.models import OrmQ
 from helpers import a_lab, a_machine, a_student, expire, opened, sweep
 
-from sessions_app import closing, fuse, labels, machines, manifests, opening, watching
+from sessions_app import closing, fuse, labels, machines, manifests, marker, opening, watching
 from sessions_app.cluster import ClusterError
 from sessions_app.models import EndReason, Kind, LabSession, ReapRun, Status, database_now
 
@@ -35,7 +35,8 @@ ROLES: dict[str, tuple[dict[str, Any], tuple[Status, ...]]] = {
 NEW = {"new group": GROUP, "new pod": POD}  # opened while the fault is there
 NEW_OUTCOMES = (Status.RUNNING, Status.FAILED)
 
-EXPECTED_OF_TASKS = (ClusterError, closing.Unclosed, closing.Foreign)  # a failed task; the sweep does its work
+# A failed task; the sweep does its work.
+EXPECTED_OF_TASKS = (ClusterError, closing.Unclosed, closing.Foreign, marker.NotOurs)
 
 
 @dataclass
@@ -46,6 +47,7 @@ class World:
     others: dict[invariants.Key, str] = field(default_factory=dict)
     burnt: set[str] = field(default_factory=set)
     held: list[invariants.Key] = field(default_factory=list)
+    owners_are_kept: bool = False  # of Secrets
     complaints: list[str] = field(default_factory=list)
 
     @property
@@ -146,24 +148,13 @@ def an_object(
     cluster.create({"apiVersion": version, "kind": kind, "metadata": metadata, **rest})
 
 
-def an_orphan(cluster: Any) -> None:
-    """A machine with its Secret, made by us, whose row is lost. Its Secret has lost its owner: that is a backstop."""
-    machine, secret = _without_a_row()
-    cluster.create(machine)
-    cluster.create(secret)
-
-
 def a_forgotten(cluster: Any) -> str:
-    """As an orphan, and past its last moment; its name. The fuse has no memory: here the owner is what we rely on."""
-    machine, secret = _without_a_row(database_now() - timedelta(minutes=1))
-    body = cluster.create(machine)
-    name: str = body["metadata"]["name"]
-    secret["metadata"]["ownerReferences"] = [manifests.owner_reference(name, body["metadata"]["uid"])]
-    cluster.create(secret)
-    return name
+    """An orphan past its last moment; its name. The fuse has no memory: its Secret's owner is what we rely on."""
+    return an_orphan(cluster, owned=True, last_moment=database_now() - timedelta(minutes=1))
 
 
-def _without_a_row(last_moment: datetime | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def an_orphan(cluster: Any, *, owned: bool, last_moment: datetime | None = None) -> str:
+    """A machine with its Secret, made by us, whose row is lost; its name. Unless `owned` the Secret lost its owner."""
     session = uuid4()
     name = labels.session_name(session)
     machine = manifests.Machine(
@@ -175,8 +166,10 @@ def _without_a_row(last_moment: datetime | None = None) -> tuple[dict[str, Any],
         memory_mib=64,
         remove_after=last_moment,
     )
-    secret = manifests.cloud_init_secret(machine, name, "#cloud-config\n", {})
-    return manifests.virtual_machine(machine, name), secret
+    uid = cluster.create(manifests.virtual_machine(machine, name))["metadata"]["uid"]
+    owner = manifests.owner_reference(name, uid) if owned else {}
+    cluster.create(manifests.cloud_init_secret(machine, name, "#cloud-config\n", owner))
+    return name
 
 
 # --- what happens in it ---------------------------------------------------------------------------
@@ -198,7 +191,7 @@ def time_passes(world: World) -> None:
             closing.end(session, EndReason.STUDENT, database_now(), by=session.student)
         elif role.startswith("ghost"):
             world.cluster.delete(machines.MACHINE[session.kind], session.namespace, session.name)
-    an_orphan(world.cluster)
+    an_orphan(world.cluster, owned=world.owners_are_kept)
     world.cluster.settle()
 
 
@@ -230,7 +223,7 @@ def work_off(cluster: Any) -> list[str]:
         if task["func"] != "sessions_app.tasks.watch":  # it would sleep; the one look below does what it does
             complaints += tried(task["func"], lambda task=task: import_string(task["func"])(*task["args"]))
     cluster.settle()
-    return complaints + tried("watch", watching.look)
+    return complaints + tried("watch", lambda: watching.look())
 
 
 def tried(what: str, work: Callable[[], object]) -> list[str]:
