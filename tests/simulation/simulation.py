@@ -31,6 +31,7 @@ EDITS: dict[str, dict[str, Any]] = {
     "unpublished": {"published": False},
     "published": {"published": True},
 }
+MEANWHILE = ["opens", "opens", "extends", "ends"]
 STRANGERS: dict[str, dict[str, str]] = {
     "no labels": {},
     "our name, no environment": {labels.MANAGED_BY: labels.MANAGER},
@@ -133,6 +134,19 @@ class Simulation(RuleBasedStateMachine):
         for site in self.world.sites.values():
             self.world.sweep(site)
             self.world.check()
+
+    @rule(site=SITES, nth=st.integers(1, 15), who=st.sampled_from(STUDENTS), what=st.sampled_from(MEANWHILE))
+    def sweep_while(self, site: str, nth: int, who: str, what: str) -> None:
+        self.world.sweep_while(self.world.sites[site], nth, lambda: self._meanwhile(who, what))
+
+    def _meanwhile(self, who: str, what: str) -> None:
+        if what == "opens":
+            self.world.open(who, "vm")
+            self.world.work(self.world.at(who)[0])
+        elif what == "extends":
+            self.world.extend(who)
+        else:
+            self.world.end(who, EndReason.STUDENT)
 
     @rule(site=SITES)
     def dry_run(self, site: str) -> None:

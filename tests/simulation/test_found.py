@@ -13,6 +13,8 @@ from world import Wrong
 
 from sessions_app import closing, labels, marker
 from sessions_app.cluster import Cluster
+from sessions_app.models import LabSession
+from sessions_app.models.sessions import LabSessionQuerySet
 from sessions_app.reaper import Sweep
 
 pytestmark = pytest.mark.django_db
@@ -89,6 +91,19 @@ def closed_before_it_is_deleted(monkeypatch: Any, state: Simulation) -> None:
     state.work(site="prod")
 
 
+def with_rows_from_before_the_listing(monkeypatch: Any, state: Simulation) -> None:
+    inventory, live, known = Sweep.inventory, LabSessionQuerySet.live, set()
+
+    def rows_first(sweep: Sweep) -> Any:
+        known.update(live(LabSession.objects.ours()).values_list("pk", flat=True))
+        return inventory(sweep)
+
+    monkeypatch.setattr(Sweep, "inventory", rows_first)
+    monkeypatch.setattr(LabSessionQuerySet, "live", lambda rows: live(rows).filter(pk__in=known))
+
+    state.sweep_while(site="dev", nth=4, who="dev/cho", what="opens")
+
+
 def without_direction_1(monkeypatch: Any, state: Simulation) -> None:
     monkeypatch.setattr(Sweep, "expired", lambda self: None)
 
@@ -120,6 +135,7 @@ LACKING = [
     without_the_environment,
     without_the_uid,
     closed_before_it_is_deleted,
+    with_rows_from_before_the_listing,
     without_direction_1,
     without_the_brake,
     without_counting_seats,

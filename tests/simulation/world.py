@@ -1,10 +1,12 @@
 """Two installations and their cluster, and what must hold there after every step."""
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import invariants
 from calls import Call, lies_about_the_end, trouble_for
@@ -15,7 +17,7 @@ from sites import Site
 from worlds import work_off
 
 from sessions_app import adopting, closing, fuse, labels, opening, rights
-from sessions_app.cluster import ClusterError
+from sessions_app.cluster import Cluster, ClusterError
 from sessions_app.models import EndReason, LabSession, ReapFailure, ReapRun, Trigger, database_now
 from sessions_app.reaper import BRAKE_SESSIONS
 
@@ -111,6 +113,7 @@ class World:
                 return
         if had is None:
             self.lent[row.pk] = Lent(site.name, name, row, row.expires_at)
+            self.must_stay.add(self.lent[row.pk])
             self.tally["sessions"] += 1
             if not self.troubled and wanted.seats > room:
                 raise Wrong(f"{who} got {wanted.seats} seats, and {room} were free")
@@ -165,6 +168,18 @@ class World:
         if not confirmed:
             self._expect_the_brake(site, rows)
         return run
+
+    def sweep_while(self, site: Site, nth: int, act: Callable[[], None]) -> None:
+        """Somebody does something between two calls of the sweep to the cluster, before the nth."""
+        ask, calls = Cluster._ask, itertools.count(1)
+
+        def interrupted(cluster: Cluster, *args: Any, **options: Any) -> Any:
+            if next(calls) == nth:
+                act()
+            return ask(cluster, *args, **options)
+
+        with mock.patch.object(Cluster, "_ask", interrupted):
+            self.sweep(site)
 
     def _judge(self, run: ReapRun, site: Site, *, doubt: bool) -> None:
         if run.result == ReapRun.Result.REFUSED and (asked := self.deletes()):
