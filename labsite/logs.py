@@ -1,6 +1,7 @@
-"""Logs: one line an event on stderr; JSON in production, with the run's and the session's id where there is one."""
+"""Logs: one line an event; JSON on stdout in production, with the run's and the session's id where there is one."""
 
 import logging.config
+import sys
 from typing import Any
 
 import structlog
@@ -23,28 +24,47 @@ SHARED: list[Any] = [
 ]
 
 
-def logging_config(*, json: bool) -> None:
-    """Sends structlog's and the standard library's records through one handler."""
+def logging_config(*, json: bool) -> dict[str, Any]:
+    """For `logging.config.dictConfig`: structlog's and the standard library's records go through one handler."""
     renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
-    logging.config.dictConfig(
-        {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "formatters": {
-                "line": {
-                    "()": structlog.stdlib.ProcessorFormatter,
-                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-                    "foreign_pre_chain": SHARED,
-                }
-            },
-            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-            "root": {"handlers": ["stderr"], "level": "INFO"},
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "line": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+                "foreign_pre_chain": SHARED,
+            }
+        },
+        "handlers": {
+            "lines": {
+                "class": "logging.StreamHandler",
+                "formatter": "line",
+                "stream": "ext://sys.stdout" if json else "ext://sys.stderr",
+            }
+        },
+        "root": {"handlers": ["lines"], "level": "INFO"},
+        "loggers": {
             # urllib3 warns of each retry of a connection; what came of the call is recorded by us.
-            "loggers": {"urllib3": {"level": "ERROR"}},
-        }
-    )
+            "urllib3": {"level": "ERROR"},
+            # gunicorn brings handlers of its own, and lines of another kind.
+            "gunicorn.error": {"handlers": [], "propagate": True},
+        },
+    }
+
+
+def configure(*, json: bool) -> None:
+    logging.config.dictConfig(logging_config(json=json))
     structlog.configure(
         processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def leave_stdout() -> None:
+    """For a command whose standard output is its answer."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)

@@ -14,7 +14,7 @@ import environ
 from csp.constants import NONE, SELF
 from django.utils.translation import gettext_lazy as _
 
-from labsite.logs import logging_config
+from labsite import logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -244,4 +244,4 @@ Q_CLUSTER = {
 }
 
 LOGGING_CONFIG = None
-logging_config(json=not DEVELOPMENT)
+logs.configure(json=not DEVELOPMENT)

@@ -154,6 +154,14 @@ class Cluster:
         self.server_time: datetime | None = None  # the API server's own clock, when it last answered
         self._end = time.monotonic() + budget if budget else None
 
+    def introduce(self, installation: str) -> None:
+        """For the audit log: of two sites that call themselves the same, which one asked? Once for each process."""
+        self._api.user_agent = f"{USER_AGENT} ({settings.LABSITE_ENVIRONMENT}) installation/{installation}"
+
+    @property
+    def introduced(self) -> bool:
+        return "installation/" in self._api.user_agent
+
     @property
     def out_of_time(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end

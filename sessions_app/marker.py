@@ -27,6 +27,8 @@ class Marker:
 
 def read(cluster: Cluster) -> Marker | None:
     """None when there is none. Raises what the cluster module raises."""
+    if not cluster.introduced:
+        cluster.introduce(str(Installation.this().token))
     body = cluster.read("ConfigMap", settings.LAB_VM_NAMESPACE, labels.marker_name(settings.LABSITE_ENVIRONMENT))
     if body is None:
         return None

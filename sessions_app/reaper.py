@@ -188,14 +188,16 @@ class Sweep:
     @contextmanager
     def isolated(self, direction: str, subject: object, session: LabSession | None = None) -> Iterator[None]:
         """One item never ends a sweep: whatever it raises is on record, unless there is no database to record it in."""
-        try:
-            yield
-        except DatabaseError as error:
-            if not connection.is_usable():
-                raise
-            self.failed(direction, subject, error, None)  # the row itself may be what is locked
-        except Exception as error:  # noqa: BLE001
-            self.failed(direction, subject, error, session)
+        known = {"session": session.name} if session else {}
+        with structlog.contextvars.bound_contextvars(**known):
+            try:
+                yield
+            except DatabaseError as error:
+                if not connection.is_usable():
+                    raise
+                self.failed(direction, subject, error, None)  # the row itself may be what is locked
+            except Exception as error:  # noqa: BLE001
+                self.failed(direction, subject, error, session)
 
     def failed(self, direction: str, subject: object, error: Exception, session: LabSession | None) -> None:
         """On record under its subject; but a right that we lack is said once, and not for every session again."""

@@ -8,6 +8,7 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 from django_q.models import Schedule
 from django_q.signals import post_spawn
+from structlog.contextvars import bound_contextvars
 
 from sessions_app import alive, closing, housekeeping, opening, reaper, roles, schedules, watching
 from sessions_app.cluster import connect
@@ -35,8 +36,10 @@ def sweep() -> str:
 
 
 def create(session: str) -> None:
+    row = LabSession.objects.get(pk=session)
     try:
-        opening.create_machines(LabSession.objects.get(pk=session), database_now())
+        with bound_contextvars(session=row.name):
+            opening.create_machines(row, database_now())
     finally:
         if watching.look_once():
             watching.summon()
@@ -49,12 +52,10 @@ def watch() -> None:
 
 def take_back(session: str) -> None:
     row = LabSession.objects.get(pk=session)
-    closing.close_on_request(
-        row,
-        closing.Act(
-            connect(budget=TAKE_BACK_SECONDS), database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by
-        ),
-    )
+    cluster = connect(budget=TAKE_BACK_SECONDS)
+    act = closing.Act(cluster, database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by)
+    with bound_contextvars(session=row.name):
+        closing.close_on_request(row, act)
     watching.summon()
 
 

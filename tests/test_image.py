@@ -132,10 +132,11 @@ def test_image_runs_the_web_server_without_a_shell():
 def test_web_server_listens_where_the_manifests_look():
     config: dict[str, Any] = {}
     exec((DEPLOY / "gunicorn.conf.py").read_text(), config)  # as gunicorn does
-    port = config["bind"].rpartition(":")[2]
+    ports = [address.rpartition(":")[2] for address in config["bind"]]
     (container,) = pods(installation("prod"))["web"]["spec"]["containers"]
 
-    assert of_image("EXPOSE") == [port] == [str(container["ports"][0]["containerPort"])]
+    assert of_image("EXPOSE") == [" ".join(ports)]
+    assert ports == [str(port["containerPort"]) for port in container["ports"]]
     grace = pods(installation("prod"))["web"]["spec"]["terminationGracePeriodSeconds"]
     assert grace >= config["graceful_timeout"] + container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert config["worker_tmp_dir"] == container["volumeMounts"][0]["mountPath"]
@@ -389,9 +390,9 @@ def web(image: Image, production: dict[str, str]) -> Iterator[str]:
 def works(image: Image, production: dict[str, str]) -> None:
     """A worker starts, and SIGTERM ends it."""
     process = image.start("python", "manage.py", "qcluster", Q_CLUSTER_NAME="jobs", **production)
-    assert process.stderr
+    assert process.stdout
     try:
-        line = next(line for line in process.stderr if "running" in line)
+        line = next(line for line in process.stdout if "running" in line)
         assert json.loads(line)["logger"] == "django-q"
     finally:
         stop(process)

@@ -361,7 +361,7 @@ class World:
     def _wrong_requests(self, rows: dict[str, Rows]) -> Iterator[str]:
         """Of each site that a call came from, whatever was answered."""
         for request in self.cluster.requests:
-            account, what = request.user_agent.partition("(")[2].rstrip(")"), f"{request.resource}/{request.name}"
+            account, what = request.user_agent.partition("(")[2].partition(")")[0], f"{request.resource}/{request.name}"
             if request.verb == "delete":
                 self.tally["deletes judged"] += 1
                 lent = self._named(request.name)

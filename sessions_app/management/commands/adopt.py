@@ -9,6 +9,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import Error
 from django.utils.translation import gettext as _
 
+from labsite import logs
 from sessions_app import adopting
 from sessions_app.adopting import Survey
 from sessions_app.cluster import ClusterError
@@ -35,6 +36,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, yes: bool, keep: list[str], **options: Any) -> None:
+        logs.leave_stdout()
         try:
             now = database_now()
             kept = adopting.open_sessions(keep)

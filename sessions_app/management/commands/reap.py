@@ -9,6 +9,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error
 from django.utils.translation import gettext as _
 
+from labsite import logs
 from sessions_app import fuse, reaper
 from sessions_app.cluster import ClusterError
 from sessions_app.models import ReapRun, Trigger, database_now
@@ -40,6 +41,7 @@ class Command(BaseCommand):
         parser.add_argument("--fuse", action="store_true", help="no sweep: only the machines past their last moment")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        logs.leave_stdout()
         if options["fuse"]:
             self.burn(dry_run=options["dry_run"], as_json=options["as_json"])
         else:

@@ -9,6 +9,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error
 from django.utils.translation import gettext as _
 
+from labsite import logs
 from sessions_app import figures
 from sessions_app.figures import Report, Spread
 from sessions_app.models import database_now
@@ -28,6 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON document")
 
     def handle(self, *args: Any, days: int, as_json: bool, **options: Any) -> None:
+        logs.leave_stdout()
         if days < 1:
             raise CommandError(_("--days must be 1 at least."), returncode=COULD_NOT)
         try:
