@@ -52,7 +52,9 @@ def test_pages_have_no_barriers_and_complain_of_nothing(
         go(desk)
         light = barriers(desk)
         desk.emulate_media(color_scheme="dark", reduced_motion="reduce")
-        desk.wait_for_timeout(200)  # Django's links fade from one colour to the other
+        desk.evaluate(
+            "Promise.all(document.getAnimations().map(fade => fade.finished)).then(() => null)"
+        )  # Django's links
         found[name] = light + barriers(desk, "color-contrast")
 
     visitors.complaints[:] = [text for text in visitors.complaints if "Applying inline style" not in text]

@@ -46,8 +46,8 @@ def _bar(number: int, slot: Slot) -> SafeString:
 
 
 def _hours(slots: list[Slot]) -> SafeString:
-    """Every fourth full hour, below its bar."""
-    marks = [(number, localtime(slot.until)) for number, slot in enumerate(slots)]
+    """Every fourth full hour, below its bar; at the right edge there is no room for one."""
+    marks = [(number, localtime(slot.until)) for number, slot in enumerate(slots[:-5])]
     full = [(number, time) for number, time in marks if time.minute < 10 and not time.hour % 4]
     return format_html_join(
         "", '<text x="{}" y="{}">{}</text>', ((number * STEP, HEIGHT + 12, f"{time:%H}:00") for number, time in full)
