@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Aggregate, Count, DateTimeField, DurationField, F, Func, Max, Min, Q, Value
+from django.db.models import Count, DateTimeField, DurationField, F, Func, Min, Q, Value
 from django_q.models import Schedule
 
 from sessions_app import opening, schedules
@@ -14,7 +14,6 @@ from sessions_app.models import LabSession, ReapFailure, ReapRun, Status
 from sessions_app.models.sessions import OPEN, TERMINAL
 
 DAY, SLOT = timedelta(days=1), timedelta(minutes=10)
-MEASURED = timedelta(days=7)  # of expiry to gone
 SHOWN = 5  # failures
 Result = ReapRun.Result
 
@@ -32,7 +31,6 @@ class Overview:
     failures: list[ReapFailure]
     failing: dict[str, Any]
     slots: "list[Slot]"
-    gone: dict[str, Any]
 
     @property
     def took(self) -> timedelta | None:
@@ -77,7 +75,6 @@ def overview(now: datetime) -> Overview:
         failures=list(open_failures.select_related("session").order_by("first_seen")[:SHOWN]),
         failing=open_failures.aggregate(count=Count("pk"), since=Min("first_seen")),
         slots=last_day(now),
-        gone=expiry_to_gone(now),
     )
 
 
@@ -126,20 +123,3 @@ def last_day(now: datetime) -> list[Slot]:
     for row in rows.order_by().values("result", slot=_Bin("started_at", since)).annotate(number=Count("pk")):
         slots[(row["slot"] - since) // SLOT].results[kinds.get(row["result"], "bad")] += row["number"]
     return list(slots.values())
-
-
-class _Percentile(Aggregate):
-    function = "percentile_disc"
-    template = "%(function)s(%(fraction)s) WITHIN GROUP (ORDER BY %(expressions)s)"
-    output_field = DurationField()
-
-
-def expiry_to_gone(now: datetime) -> dict[str, Any]:
-    """Of the sessions whose time was up in the last week: from that moment until no machine of theirs was left."""
-    rows = LabSession.objects.ours().filter(status=Status.EXPIRED, gone_at__gt=now - MEASURED)
-    return rows.annotate(took=F("gone_at") - F("expires_at")).aggregate(
-        count=Count("pk"),
-        median=_Percentile("took", fraction=0.5),
-        p95=_Percentile("took", fraction=0.95),
-        most=Max("took"),
-    )
