@@ -71,7 +71,8 @@ MUTATIONS = (
         "use two different clocks for page and reaper: the page's is the web server's",
         "sessions_app/views/sessions.py",
         "    row, now = _own(request, session), database_now()\n    return JsonResponse(",
-        "    import datetime as d\n    row, now = _own(request, session), d.datetime.now(d.UTC)\n    return JsonResponse(",
+        "    import datetime as d\n    row, now = _own(request, session), d.datetime.now(d.UTC)\n"
+        "    return JsonResponse(",
         "tests/test_clock.py::test_web_server_whose_clock_is_hours_off_counts_right",
     ),
     Mutation(
