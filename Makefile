@@ -20,7 +20,7 @@ PRODUCTION = LABSITE_MODE=production LABSITE_ENVIRONMENT=prod DATABASE_URL=postg
 	SECRET_KEY=$$($(RANDOM_KEY)) GRADING_KEY=$$($(RANDOM_KEY))
 RANDOM_KEY = $(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'
 
-.PHONY: help install demo test prove simulate screenshots messages bench check format constraints
+.PHONY: help install demo test test-latest prove simulate screenshots messages bench check format constraints
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -47,6 +47,17 @@ screenshots: $(INSTALLED) ## picture every page in every state, into docs/pictur
 
 bench: $(INSTALLED) ## measure how fast the site is, as ratios to floors of the same run (BENCH_ARGS=--help)
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+# The newest Python of this machine that can make a venv, whether it is called in PATH or only pyenv knows it.
+NEWEST_PYTHON = for minor in $$(seq 30 -1 11); do for python in python3.$$minor \
+	$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python3.$$minor 2>/dev/null | sort -V | tail -n 1); do \
+	"$$python" -c 'import venv, ensurepip' 2>/dev/null && { echo "$$python"; exit; }; done; done
+
+test-latest: ## the same on the newest Django and the newest Python of this machine, in var/latest
+	python=$$($(NEWEST_PYTHON)); "$$python" -m venv --clear var/latest
+	var/latest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@var/latest/bin/python -c 'import sys, django; print("Django", django.__version__, "on Python", sys.version.split()[0])'
+	var/latest/bin/python -m pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED) ## lint, format, types, import layers, templates, migrations, production settings
 	$(BIN)/ruff check $(SOURCES)

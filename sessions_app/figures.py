@@ -63,7 +63,7 @@ def totals() -> Mapping[str, Mapping[str, float]]:
         [Tally.objects.values_list("name", "label", "value")],
     )
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for name, label, value in first.union(*others, all=True):
+    for name, label, value in first.union(*others, all=True).order_by():
         found[name][label] += value
     return found
 

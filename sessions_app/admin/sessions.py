@@ -188,7 +188,8 @@ def _ids(sessions: Any) -> list[UUID]:
 
 
 def _remain(thing: dict[str, Any]) -> str:
-    return f"{thing['object']} ({', '.join(thing['finalizers']) or _('no finalizers')})"
+    finalizers = ", ".join(thing["finalizers"]) or _("no finalizers")
+    return f"{thing['object']} ({finalizers})"
 
 
 def _moment(time: datetime) -> str:

@@ -72,7 +72,8 @@ def _failures(session: LabSession) -> list[Line]:
 
 
 def _answer(row: Deletion) -> str:
-    return f"{row.answer or _('no answer')}{_times(row)}"
+    answer = row.answer or _("no answer")
+    return f"{answer}{_times(row)}"
 
 
 def _times(row: Any) -> str:

@@ -71,8 +71,9 @@ def report(survey: Survey, keep: list[str]) -> Iterator[str]:
     }
     last = survey.last_run
     known = _("last sweep %(run)s of %(at)s") % {"run": last, "at": moment(last.started_at)} if last else _("no sweep")
-    yield f"  {_('here')}:   {survey.installation}, {known}"
-    yield f"  {_('marker')}: " + marker_line(survey)
+    here, there = _("here"), _("marker")
+    yield f"  {here}:   {survey.installation}, {known}"
+    yield f"  {there}: {marker_line(survey)}"
     yield survey.objection or _("The marker is this installation's: there is nothing to adopt.")
     yield ""
     yield from forecast(survey)
