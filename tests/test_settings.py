@@ -203,6 +203,8 @@ def test_reap_with_a_bad_environment_sends_nothing(installation, cluster, bad):
         ("LAB_LIFETIME", timedelta(minutes=181), "labsite.E002"),
         ("LAB_SWEEP_BUDGET_SECONDS", 0, "labsite.E003"),
         ("LAB_SWEEP_BUDGET_SECONDS", 50, "labsite.E003"),
+        ("LAB_KEEP", timedelta(days=7), "labsite.E007"),
+        ("LAB_KEEP_RUNS", timedelta(days=7), "labsite.E007"),
         ("MODE", "prodction", "labsite.E004"),
     ],
 )
