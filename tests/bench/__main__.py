@@ -9,10 +9,12 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from deploy.postgres import ROOT
@@ -26,6 +28,9 @@ YEAR_OF_SWEEPS = 365 * 24 * 60
 
 def main() -> None:
     options = _options()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _leave)  # what was started ends with us
+    (ROOT / "var").mkdir(exist_ok=True)
     figures: Figures = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -38,10 +43,9 @@ def main() -> None:
             if name in options.only:
                 sys.stderr.write(f"{name} ...\n")
                 figures |= measure()
-    figures["load_after"] = os.getloadavg()[0]
+                figures["load_after"] = os.getloadavg()[0]
+                options.json.write_text(json.dumps(figures, indent=1) + "\n")  # what is measured is not lost
     sys.stdout.write(table(figures))
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(figures, indent=1) + "\n")
     sys.stdout.write(f"\nAll figures: {options.json}\n")
 
 
@@ -80,6 +84,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--token", default=os.environ.get("LABSITE_BENCH_TOKEN", ""))
     parser.add_argument("--namespace", default="labsite-bench")
     return parser.parse_args()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
 
 
 if __name__ == "__main__":

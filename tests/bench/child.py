@@ -48,7 +48,7 @@ def main() -> None:
 
     settings.LAB_SWEEP_BUDGET_SECONDS = 3600.0  # what is measured is the whole work, not what fits into a minute
     logging.getLogger().setLevel(logging.ERROR)
-    work = {"sweep": sweep, "list": list_all, "delete": delete_all}
+    work: dict[str, Callable[..., Figures]] = {"sweep": sweep, "list": list_all, "delete": delete_all}
     for line in sys.stdin:
         order = json.loads(line)
         print(json.dumps(work[order.pop("do")](**order)), flush=True)  # noqa: T201

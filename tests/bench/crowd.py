@@ -19,7 +19,7 @@ from sessions_app.models import LabSession, Status
 
 from . import fill
 from .child import Figures
-from .pages import a_server, signed_in
+from .pages import LOG, a_server, signed_in
 
 CLIENTS = 16  # requests at once; who is told to try again in a few seconds does
 PATIENCE_SECONDS = 600
@@ -33,7 +33,8 @@ def opening(students: int) -> Figures:
     began = time.monotonic()
     fill.sessions(students, environment="elsewhere")
     floor = time.monotonic() - began
-    seats = {"LAB_VM_SEATS": str(4 * students)}  # of all installations: the floor's are there too
+    fill.empty()
+    seats = {"LAB_VM_SEATS": str(students)}
     with a_server(**seats) as port, _jobs(seats), ThreadPoolExecutor(CLIENTS) as pool:
         began = time.monotonic()
         tries = list(pool.map(lambda cookie: _open(port, lab.pk, cookie), cookies))
@@ -55,7 +56,7 @@ def opening(students: int) -> Figures:
 def _jobs(environment: dict[str, str]) -> Iterator[None]:
     command = [sys.executable, str(ROOT / "manage.py"), "qcluster"]
     environment = {**os.environ, **environment, "Q_CLUSTER_NAME": "jobs"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as process:
+    with LOG.open("ab") as log, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log) as process:
         try:
             yield
         finally:

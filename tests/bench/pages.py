@@ -2,6 +2,7 @@
 
 import http.client
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from . import fill
 from .child import Figures
 
 CLIENTS = 8  # as many as the server has threads
+LOG = ROOT / "var" / "bench.log"
 
 
 def pages(seconds: float, rounds: int) -> Figures:
@@ -49,14 +51,13 @@ def pages(seconds: float, rounds: int) -> Figures:
 @contextmanager
 def a_server(**environment: str) -> Iterator[int]:
     """The web server with its own configuration; the port."""
-    import os
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     command = [sys.executable, "-m", "gunicorn", "--config=deploy/gunicorn.conf.py", f"--bind=127.0.0.1:{port}"]
     command += ["--log-level=warning", "labsite.wsgi"]
-    with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment) as process:
+    environment = os.environ | environment
+    with LOG.open("ab") as log, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log) as process:
         try:
             _wait_for(process, port)
             yield port
@@ -75,7 +76,7 @@ def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
             time.sleep(0.1)
         finally:
             connection.close()
-    raise RuntimeError("the web server has ended")
+    raise RuntimeError(f"the web server has ended; see {LOG}")
 
 
 def signed_in(student: Any) -> str:
