@@ -351,6 +351,7 @@ def _brief(error: BaseException) -> str:
 def _thing(kind: str, body: Any) -> Thing:
     try:
         metadata, status = body["metadata"], body.get("status") or {}
+        conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
         return Thing(
             kind=kind,
             namespace=intern(metadata["namespace"]),
@@ -363,8 +364,8 @@ def _thing(kind: str, body: Any) -> Thing:
             finalizers=tuple(metadata.get("finalizers") or ()),
             controlled=any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()),
             phase=str(status.get("printableStatus") or status.get("phase") or ""),
-            ready=_condition(status, "Ready").get("status") == "True",
-            problem=_problem(status),
+            ready=conditions.get("Ready", {}).get("status") == "True",
+            problem=_problem(status, conditions),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise NoAnswer(f"A {kind} that makes no sense: {type(error).__name__}") from error
@@ -388,14 +389,10 @@ def _date(header: str | None) -> datetime | None:
     return found if found.tzinfo else None
 
 
-def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return next((c for c in status.get("conditions") or () if c.get("type") == kind), {})
-
-
-def _problem(status: Mapping[str, Any]) -> str:
+def _problem(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> str:
     """Quota (a VM says FailedCreate), no node with room (a Pod says Unschedulable), or why a Pod has ended."""
     for kind, reason in (("Synchronized", "FailedCreate"), ("PodScheduled", "Unschedulable")):
-        condition = _condition(status, kind)
+        condition = conditions.get(kind, {})
         if condition.get("status") == "False" and condition.get("reason") == reason:
             return f"{reason}: {condition.get('message') or ''}"
     if status.get("phase") == "Failed" and status.get("reason"):

@@ -1,6 +1,6 @@
 """Closed is not gone: what of a closed session is still in the cluster. For the sweep, and the watch between two."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,14 +16,14 @@ MACHINES = ("VirtualMachine", "VirtualMachineInstance", "Pod")  # a launcher too
 STUCK_WARNINGS = (timedelta(minutes=5), timedelta(minutes=30))
 
 
-def left_of(sessions: Iterable[LabSession], listed: Iterable[Thing]) -> Iterator[tuple[LabSession, list[Thing]]]:
+def left_of(sessions: Collection[LabSession], listed: Iterable[Thing]) -> Iterator[tuple[LabSession, list[Thing]]]:
     """Each session with its machines among what was listed: by our label, or by the uid that its row recorded.
 
     The rows must have been read before the listing began, which must be complete and of the whole namespace: a machine
     from before the labels would be missing otherwise.
     """
     by_session: dict[Any, list[Thing]] = {}
-    for thing in listed:
+    for thing in listed if sessions else ():  # mostly nothing leaves, of however many machines
         if thing.kind in MACHINES:
             by_session.setdefault(labels.session_of(thing.labels), []).append(thing)
     by_uid = {thing.uid: thing for thing in by_session.get(None, ())}
