@@ -5,6 +5,7 @@ Lines of JSON come in, `{"do": "sweep"}`, and one goes out for each.
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -48,10 +49,12 @@ def main() -> None:
 
     settings.LAB_SWEEP_BUDGET_SECONDS = 3600.0  # what is measured is the whole work, not what fits into a minute
     logging.getLogger().setLevel(logging.ERROR)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is logged is no answer
     work: dict[str, Callable[..., Figures]] = {"sweep": sweep, "list": list_all, "delete": delete_all}
     for line in sys.stdin:
         order = json.loads(line)
-        print(json.dumps(work[order.pop("do")](**order)), flush=True)  # noqa: T201
+        print(json.dumps(work[order.pop("do")](**order)), file=answers, flush=True)
 
 
 def sweep() -> Figures:
