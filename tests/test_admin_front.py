@@ -147,7 +147,7 @@ def test_front_page_asks_as_often_for_many_rows_as_for_none(admin_client: Client
         a_run("partial", number)
         ReapFailure.record("expired", session.name, f"error {number}", database_now(), session=session)
 
-    assert queries() == few
+    assert queries() <= few
     assert few < 30
 
 
