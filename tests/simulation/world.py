@@ -16,6 +16,7 @@ from lent import Lent, Picture, seats_of, wrong_outcome
 from sites import Site
 from worlds import work_off
 
+from deploy.sandbox import Fault
 from sessions_app import adopting, closing, fuse, labels, opening, rights
 from sessions_app.cluster import Cluster, ClusterError
 from sessions_app.models import EndReason, LabSession, ReapFailure, ReapRun, Trigger, database_now
@@ -46,7 +47,8 @@ class World:
         self.must_stay: set[Lent] = set()
         self.deceived: set[Lent] = set()
         self.troubles, self.lied_to = ExitStack(), False
-        self.troubled = self.fused = False
+        self.faults: list[Fault] = []
+        self.fused = False
         self.held: set[tuple[str, str, str]] = set()
         self._furnish()
         self.now = datetime.now(UTC).replace(microsecond=0)
@@ -65,6 +67,11 @@ class World:
         self.cluster.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": quota})
 
     # --- who and what there is ---
+
+    @property
+    def troubled(self) -> bool:
+        """Any call to the cluster may fail: in this step, for trouble that is over is forgotten after it."""
+        return bool(self.faults)
 
     def latest(self, who: str) -> Lent | None:
         """The newest session of a student, whatever became of it."""
@@ -272,13 +279,12 @@ class World:
     def trouble(self, call: str, kind: str, times: int | None) -> None:
         right = CALLS[call]
         aimed = Call("", right.verb, right.resource, right.namespace)
-        self.troubles.enter_context(trouble_for(self.cluster, aimed, kind, times))
-        self.troubled = True
+        self.faults.append(self.troubles.enter_context(trouble_for(self.cluster, aimed, kind, times)))
         self.lied_to = self.lied_to or lies_about_the_end(kind, aimed)
 
     def end_of_trouble(self) -> None:
         self.troubles.close()
-        self.troubled = False
+        self.faults.clear()
 
     def stranger(self, marks: dict[str, str], name: str = "") -> None:
         """A machine that somebody makes by hand, perhaps under a name of ours."""
@@ -337,10 +343,11 @@ class World:
         if complaints:
             raise Wrong("; ".join(complaints))
         for lent in self.lent.values():
-            if (row := rows[lent.site].get(lent.row.pk)) and not self.sites[lent.site].in_doubt:
+            if row := rows[lent.site].get(lent.row.pk):
                 lent.see(row)
         self.cluster.forget_requests()
         self.fused = False
+        self.faults = [fault for fault in self.faults if fault.times is None or fault.hits < fault.times]
         self.look()
 
     def look(self) -> None:
