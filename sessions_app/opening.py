@@ -14,7 +14,7 @@ from django_q.tasks import async_task
 from sessions_app import closing, labels, locks, machines, manifests, marker, pausing
 from sessions_app.cluster import Cluster, ClusterError, Refused, connect
 from sessions_app.models import Direction, EndReason, Kind, Lab, LabSession, Pause, ReapRun, Status, database_now
-from sessions_app.models.sessions import names_of
+from sessions_app.models.sessions import OPEN
 
 log = structlog.get_logger(__name__)
 
@@ -77,10 +77,10 @@ def _admit(lab: Lab, listed: set[str] | None) -> None:
     if not lab.seats:
         return
     rows = LabSession.objects.ours().holding_machines()
-    taken = len(names_of(rows) | (listed or set()))
+    taken = len(rows.node_names() | (listed or set()))
     if taken + lab.seats <= settings.LAB_VM_SEATS:
         return
-    leaving = sum(len(row.nodes) for row in rows if not row.is_open)
+    leaving = rows.exclude(status__in=OPEN).node_count()
     if leaving and taken - leaving + lab.seats <= settings.LAB_VM_SEATS:
         raise NotNow(
             ngettext(
@@ -95,7 +95,7 @@ def _admit(lab: Lab, listed: set[str] | None) -> None:
 
 def seats_used() -> int:
     """For pages, from rows alone: ours, and the machines of no session here as the last sweep counted them."""
-    ours = len(names_of(LabSession.objects.ours().holding_machines()))
+    ours = LabSession.objects.ours().holding_machines().node_count()
     elsewhere = ReapRun.objects.exclude(machines_elsewhere=None).values_list("machines_elsewhere", flat=True).first()
     return ours + (elsewhere or 0)
 

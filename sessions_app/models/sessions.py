@@ -1,7 +1,6 @@
 import hashlib
 import hmac
 import uuid
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -9,7 +8,8 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import models, transaction
-from django.db.models import Case, F, ProtectedError, Q, When
+from django.db.models import Case, F, Func, IntegerField, ProtectedError, Q, Sum, When
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from sessions_app import labels
@@ -96,6 +96,12 @@ class LabSessionQuerySet(models.QuerySet["LabSession"]):
 
     def node_names(self) -> set[str]:
         return {name for nodes in self.values_list("nodes", flat=True) for name in nodes}
+
+    def node_count(self) -> int:
+        """As many as `node_names`, since no two sessions share a name."""
+        lengths = self.annotate(length=Func("nodes", function="jsonb_array_length", output_field=IntegerField()))
+        count: int = lengths.aggregate(count=Coalesce(Sum("length"), 0))["count"]
+        return count
 
     def usual_start(self, kind: str, lab: int | None) -> timedelta | None:
         """From opening to ready, the middle of the last 20: of this lab, or of its kind while the lab is new."""
@@ -468,7 +474,3 @@ class SessionEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_what_display()} {self.at:%Y-%m-%d %H:%M:%S}"
-
-
-def names_of(sessions: Iterable[LabSession]) -> set[str]:
-    return {node for session in sessions for node in session.nodes}

@@ -1,5 +1,6 @@
 """The list of labs, and opening one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -66,7 +67,7 @@ def open_lab(request: StudentRequest, lab: int) -> HttpResponse:
 def _context(request: StudentRequest) -> dict[str, object]:
     now = database_now()
     free = opening.seats_free()
-    holders = list(LabSession.objects.ours().holding_machines())
+    holders = LabSession.objects.ours().holding_machines().only("status", "expires_at", "latest_end", "nodes")
     offers = [_offer(lab, free, holders, now) for lab in Lab.objects.published()]
     needs_seats = any(offer.is_vm for offer in offers)
     return {
@@ -87,7 +88,7 @@ def _context(request: StudentRequest) -> dict[str, object]:
     }
 
 
-def _offer(lab: Lab, free: int, holders: list[LabSession], now: datetime) -> Offer:
+def _offer(lab: Lab, free: int, holders: Iterable[LabSession], now: datetime) -> Offer:
     missing = lab.seats - free
     if missing <= 0:
         return Offer(lab, free)
@@ -95,7 +96,7 @@ def _offer(lab: Lab, free: int, holders: list[LabSession], now: datetime) -> Off
     return Offer(lab, free, due, latest)
 
 
-def _frees(missing: int, holders: list[LabSession], now: datetime, end: str) -> datetime | None:
+def _frees(missing: int, holders: Iterable[LabSession], now: datetime, end: str) -> datetime | None:
     """The moment by which so many seats more are free; those that are closing are as good as free."""
     ends = sorted((getattr(row, end) if row.is_open else now, len(row.nodes)) for row in holders)
     for moment, seats in ends:

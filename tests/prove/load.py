@@ -292,11 +292,10 @@ def _wrong() -> Iterator[str]:
 
     from sessions_app.cluster import connect
     from sessions_app.models import EndReason, LabSession, Status, database_now
-    from sessions_app.models.sessions import names_of
 
     listed = connect().listing("VirtualMachine", settings.LAB_VM_NAMESPACE)
     now, rows = database_now(), list(LabSession.objects.filter(kind="vm"))
-    live = names_of(row for row in rows if row.is_live)
+    live = {name for row in rows if row.is_live for name in row.nodes}
     yield from (f"{thing} has no live row" for thing in listed if not thing.leaving and thing.name not in live)
     machines = {thing.name for thing in listed}
     for row in rows:
