@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 
 from django.db import Error, OperationalError, connection, connections
 from psycopg.errors import LockNotAvailable
@@ -28,6 +29,18 @@ def held(lock: int) -> Iterator[bool]:
                     cursor.execute("SELECT pg_advisory_unlock_all()")
     finally:
         own.close()
+
+
+def since(lock: int) -> datetime | None:
+    """Since when somebody holds the lock: its connection was opened for it. None when nobody does any more."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT backend_start FROM pg_stat_activity JOIN pg_locks USING (pid)"
+            " WHERE locktype = 'advisory' AND granted AND objid = %s AND datname = current_database()",
+            [lock],
+        )
+        found = cursor.fetchone()
+    return found and found[0]
 
 
 class Taken(Exception):

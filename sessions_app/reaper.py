@@ -80,7 +80,7 @@ def foresee(now: datetime) -> ReapRun:
 
 
 def _busy(now: datetime, trigger: str) -> ReapRun:
-    since = ReapRun.objects.filter(finished_at=None).values_list("started_at", flat=True).first()
+    since = locks.since(locks.SWEEP)
     message = _("Already running since %(since)s.") % {"since": _iso(since)} if since else _("Already running.")
     return ReapRun(trigger=trigger, started_at=now, finished_at=now, result=ReapRun.Result.BUSY, message=message)
 

@@ -418,8 +418,8 @@ def test_sweep_that_runs_is_told_at_every_door(cluster, sweeps_end):
 
     with locks.held(locks.SWEEP) as mine:
         assert mine
-        since = database_now()
-        other = ReapRun.objects.create(trigger="schedule", started_at=since)
+        since = locks.since(locks.SWEEP)
+        other = ReapRun.objects.create(trigger="schedule", started_at=database_now())
         response = client.post(REAP, follow=True)
         by_schedule, by_function = tasks.sweep(), sweep()
 

@@ -116,7 +116,7 @@ def test_confirming_a_mass_needs_its_own_permission(cluster: Any, settings: Any)
 @pytest.mark.django_db(transaction=True)
 def test_preview_beside_a_sweep_says_so(cluster: Any) -> None:
     with locks.held(locks.SWEEP):
-        assert "Already running." in text_of(staff("preview").get(PREVIEW))
+        assert "Already running since" in text_of(staff("preview").get(PREVIEW))
 
 
 def test_preview_without_a_cluster_says_what_it_cannot_see() -> None:

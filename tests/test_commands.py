@@ -205,11 +205,12 @@ def test_reap_while_another_runs_ends_with_3(cluster):
 
     with locks.held(locks.SWEEP) as mine:
         assert mine
-        since = database_now()
-        ReapRun.objects.create(trigger="schedule", started_at=since)
+        since = locks.since(locks.SWEEP)  # although it has nothing on record yet, as in its first milliseconds
         status, text = command("reap")
 
     assert status == 3
+    assert timedelta(0) < database_now() - since < timedelta(minutes=1)
+    assert locks.since(locks.SWEEP) is None
     assert f"Already running since {since.isoformat(timespec='seconds')}" in text
     assert statuses([session]) == [Status.RUNNING]
 
