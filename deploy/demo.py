@@ -25,7 +25,7 @@ GOLDEN_PVC = "ubuntu-24-04"  # the master disk of a lab in seed.py
 LATEST_END_IN_LIFETIMES = 3
 SHORTEST_MINUTES, LONGEST_MINUTES = 0.5, 1440
 START_LIMIT_SECONDS = 300  # the site's own; a short session learns before its end that its machine cannot start
-SILENCE_SECONDS = 150  # two sweeps missed, and a half
+SILENCE_SECONDS = 150  # two of a worker's scheduled tasks missed, and a half
 HIGHEST_PORT = 65535
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
 BANNER = """
@@ -120,6 +120,7 @@ def _environment(options: argparse.Namespace, database_url: str) -> dict[str, st
         "LAB_VM_NAMESPACE": "labsite-vms",
         "LAB_POD_NAMESPACE": "labsite-pods",
         "LAB_ALIVE_FILE": str(options.directory / "reaper-alive"),
+        "LAB_JOBS_ALIVE_FILE": str(options.directory / "jobs-alive"),
         "LAB_LIFETIME_MINUTES": f"{options.lifetime:g}",
         "LAB_LATEST_END_MINUTES": f"{LATEST_END_IN_LIFETIMES * options.lifetime:g}",
         "LAB_START_LIMIT_SECONDS": f"{min(START_LIMIT_SECONDS, options.lifetime * 60 / 3):g}",
@@ -181,15 +182,15 @@ def _programs(options: argparse.Namespace) -> list[Program]:
     return [
         Program("sandbox", sandbox, before_restart=_meet_a_new_cluster),
         Program("web", web),
-        Program(
-            "reaper",
-            [*MANAGE, "qcluster"],
-            {"Q_CLUSTER_NAME": "reaper"},
-            alive=options.directory / "reaper-alive",
-            alive_seconds=SILENCE_SECONDS,
-        ),
-        Program("jobs", [*MANAGE, "qcluster"], {"Q_CLUSTER_NAME": "jobs"}),
+        _worker("reaper", options.directory),
+        _worker("jobs", options.directory),
     ]
+
+
+def _worker(name: str, directory: Path) -> Program:
+    sign = directory / f"{name}-alive"
+    command = [*MANAGE, "qcluster"]
+    return Program(name, command, {"Q_CLUSTER_NAME": name}, alive=sign, alive_seconds=SILENCE_SECONDS)
 
 
 def _refuse_ports_in_use(options: argparse.Namespace) -> None:

@@ -35,6 +35,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
         static.mkdir()  # empty, but there: whitenoise warns otherwise
         os.environ["STATIC_ROOT"] = str(static)
         os.environ["LAB_ALIVE_FILE"] = str(directory / "reaper-alive")
+        os.environ["LAB_JOBS_ALIVE_FILE"] = str(directory / "jobs-alive")
         if not os.environ.get("DATABASE_URL"):
             _start_server(directory / "postgres", early_config)
     yield

@@ -210,10 +210,11 @@ LABSITE_URL = env.str("LABSITE_URL", default="http://127.0.0.1:8000")  # where a
 
 # --- Background work: two django-q2 clusters ---------------------------------------------------------
 
-# The worker's sign of life, for `manage.py reaper_alive`: touched by scheduled sweeps, every 60 s.
-LAB_ALIVE_FILE = Path(
-    env.str("LAB_ALIVE_FILE", default="") or Path(tempfile.gettempdir(), f"labsite-{LABSITE_ENVIRONMENT}-reaper-alive")
-)
+# The signs of life for `manage.py reaper_alive` and `jobs_alive`: scheduled sweeps touch the one, jobs the other, each
+# at least every 60 s.
+_in_tmp = f"{tempfile.gettempdir()}/labsite-{LABSITE_ENVIRONMENT}"
+LAB_ALIVE_FILE = Path(env.str("LAB_ALIVE_FILE", default="") or f"{_in_tmp}-reaper-alive")
+LAB_JOBS_ALIVE_FILE = Path(env.str("LAB_JOBS_ALIVE_FILE", default="") or f"{_in_tmp}-jobs-alive")
 LAB_ALIVE_SECONDS = env.float("LAB_ALIVE_SECONDS", default=240)
 
 # Each value was measured (docs/decisions): `retry` outlasts a running and two prefetched tasks; `guard_cycle` divides

@@ -53,19 +53,25 @@ def reaper_troubles() -> list[str]:
 
 
 def jobs_troubles() -> list[str]:
-    """Why what students ask for is not done: the oldest job has waited for too long. Empty when none has.
+    """Why what students ask for is not done: the oldest job has waited for too long, or no schedule comes any more.
 
     An idle worker that is killed can hold the queue's lock for good, and nothing of that is logged.
     """
     try:
-        waiting = OrmQ.objects.filter(key=JOBS, lock__lt=DatabaseNow() - WAITS_FOR_LONG).order_by("lock")
-        oldest = waiting.values_list("lock", flat=True).first()
+        oldest, age = oldest_job()
+        stopped = list(schedules.stopping(JOBS, database_now()))
     except (Error, ImproperlyConfigured) as error:
         return [no_database(error)]
-    if oldest is None:
-        return []
+    if oldest is None or age < WAITS_FOR_LONG:
+        return stopped
     since = oldest.isoformat(timespec="seconds")
-    return [_("Jobs wait since %(since)s. Does the jobs process run, and does it work?") % {"since": since}]
+    return [*stopped, _("Jobs wait since %(since)s. Does the jobs process run, and does it work?") % {"since": since}]
+
+
+def oldest_job() -> tuple[datetime | None, timedelta]:
+    """Since when the one that waits for longest does, by the database's clock; what is being done does not wait."""
+    waiting = OrmQ.objects.filter(key=JOBS, lock__lt=DatabaseNow()).order_by("lock")
+    return waiting.values_list("lock", DatabaseNow() - F("lock")).first() or (None, timedelta(0))
 
 
 def _staleness() -> list[str]:

@@ -1,4 +1,4 @@
-"""Our two rows among django-q2's schedules, the sweep's above all: kept as they must be, watched, tidied up after."""
+"""Our rows among django-q2's schedules, the sweep's above all: kept as they must be, watched, tidied up after."""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from sessions_app.models import ReapRun, Trigger, database_now
 
 log = structlog.get_logger(__name__)
 
-SWEEP, PRUNE = "sessions_app.tasks.sweep", "sessions_app.tasks.prune"
+SWEEP, PRUNE, WATCH = (f"sessions_app.tasks.{name}" for name in ("sweep", "prune", "watch"))
 PERIOD = timedelta(minutes=1)
 FIELDS: dict[str, Any] = {
     "name": "sweep",
@@ -30,7 +30,11 @@ FIELDS: dict[str, Any] = {
     "intended_date_kwarg": None,
 }
 DAILY = {"name": "housekeeping", "schedule_type": Schedule.DAILY, "minutes": None, "cluster": "jobs"}
-WANTED = {SWEEP: (FIELDS, PERIOD), PRUNE: ({**FIELDS, **DAILY}, timedelta(days=1))}
+WANTED = {
+    SWEEP: (FIELDS, PERIOD),
+    PRUNE: ({**FIELDS, **DAILY}, timedelta(days=1)),
+    WATCH: ({**FIELDS, "name": "watch", "cluster": "jobs"}, PERIOD),
+}
 LATE_AFTER = timedelta(minutes=3)  # django-q2 looks every 30 s
 
 FAILURES_KEPT, FAILURES_KEPT_FOR = 500, timedelta(days=7)
@@ -55,7 +59,7 @@ def ensure() -> None:
 def restore() -> None:
     """As `ensure`, but takes no lock and writes nothing when all is well: it is asked whenever a schedule is saved."""
     now = database_now()
-    if what := [*_deviations(SWEEP, now), *_deviations(PRUNE, now)]:
+    if what := [text for func in WANTED for text in _deviations(func, now)]:
         log.warning("schedule restored", was=what)
         ensure()
 
@@ -98,7 +102,12 @@ def _standstill(now: datetime) -> Iterator[str]:
         return
     since = late.next_run.isoformat(timespec="seconds")
     yield _("The schedules stand still since %(since)s. Does the reaper process run?") % {"since": since}
-    for row in Schedule.objects.filter(cluster=FIELDS["cluster"], next_run__lt=now).exclude(repeats=0):
+    yield from stopping("reaper", now)
+
+
+def stopping(cluster: str, now: datetime) -> Iterator[str]:
+    """The rows that django-q2 stumbles over, and with them over all others of that worker."""
+    for row in Schedule.objects.filter(cluster=cluster, next_run__lt=now).exclude(repeats=0):
         if defect := _defect(row):
             about = {"number": row.pk, "name": row.name or row.func, "defect": defect}
             yield _("Schedule %(number)d “%(name)s” stops all of them: %(defect)s") % about

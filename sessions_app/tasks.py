@@ -4,10 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
+from django_q.conf import Conf
 from django_q.models import Schedule
-from django_q.signals import post_spawn
+from django_q.signals import post_spawn, pre_execute
 from structlog.contextvars import bound_contextvars
 
 from sessions_app import alive, closing, housekeeping, opening, reaper, roles, schedules, watching
@@ -25,7 +27,7 @@ def sweep() -> str:
 
     After a pause the queue may hold several of the minutes that are past: one sweep is enough for all of them.
     """
-    alive.touch()
+    alive.touch(settings.LAB_ALIVE_FILE)
     now = database_now()
     if ReapRun.objects.filter(result=ReapRun.Result.DONE, started_at__gt=now - BACKLOG).exists():
         return "stale"
@@ -46,6 +48,7 @@ def create(session: str) -> None:
 
 
 def watch() -> None:
+    """Asked for when there is something to watch, and every minute: a watch that died with its worker goes on."""
     if watching.watch():
         watching.summon()
 
@@ -75,6 +78,13 @@ def take_back_all(sessions: list[str]) -> None:
 
 def prune() -> str:
     return ", ".join(f"{count} {what}" for what, count in housekeeping.prune(database_now()).items()) or "nothing"
+
+
+@receiver(pre_execute, dispatch_uid="labsite-alive")
+def _when_a_task_begins(sender: Any, **kwargs: Any) -> None:
+    """Any of them: while a whole class waits for its machines, the minute's own job waits behind it."""
+    if Conf.CLUSTER_NAME == "jobs":
+        alive.touch(settings.LAB_JOBS_ALIVE_FILE)
 
 
 @receiver(post_migrate, dispatch_uid="labsite-schedule")

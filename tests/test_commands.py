@@ -477,9 +477,12 @@ def test_migrating_twice_leaves_one_schedule():
     call_command("migrate", verbosity=0)
     call_command("migrate", verbosity=0)
 
-    sweeping, pruning = Schedule.objects.order_by("-func")
-    assert (sweeping.func, sweeping.minutes, sweeping.repeats) == ("sessions_app.tasks.sweep", 1, -1)
-    assert (pruning.func, pruning.schedule_type, pruning.repeats) == ("sessions_app.tasks.prune", Schedule.DAILY, -1)
+    planned = Schedule.objects.order_by("func").values_list("func", "cluster", "schedule_type", "minutes", "repeats")
+    assert list(planned) == [
+        ("sessions_app.tasks.prune", "jobs", Schedule.DAILY, None, -1),
+        ("sessions_app.tasks.sweep", "reaper", Schedule.MINUTES, 1, -1),
+        ("sessions_app.tasks.watch", "jobs", Schedule.MINUTES, 1, -1),
+    ]
 
 
 @pytest.mark.django_db(transaction=True)

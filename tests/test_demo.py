@@ -193,13 +193,13 @@ def test_demo_outlives_the_death_of_its_database_and_of_its_cluster(
     assert not (directory / "env").exists()
 
 
-def test_silent_reaper_and_lost_cluster_are_looked_after(directory: Path) -> None:
+def test_silent_worker_and_lost_cluster_are_looked_after(directory: Path) -> None:
     programs = {program.name: program for program in _programs(options(directory, "--lifetime", "2"))}
 
-    reaper = programs["reaper"]
     environment = _environment(options(directory), "postgresql://")
-    assert str(reaper.alive) == environment["LAB_ALIVE_FILE"]
-    assert 60 < reaper.alive_seconds < 240
+    for name, setting in (("reaper", "LAB_ALIVE_FILE"), ("jobs", "LAB_JOBS_ALIVE_FILE")):
+        assert str(programs[name].alive) == environment[setting]
+        assert 60 < programs[name].alive_seconds < 240
     assert programs["sandbox"].before_restart is not None
 
 

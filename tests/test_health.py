@@ -439,6 +439,17 @@ def test_jobs_that_are_being_done_or_are_the_reapers_do_not_wait():
     assert ask("/healthz/jobs") == (200, "ok\n")
 
 
+def test_row_that_stops_the_jobs_schedules_is_named():
+    (row,) = Schedule.objects.bulk_create(
+        [Schedule(func="x.y", args="(", name="nightly", cluster="jobs", schedule_type="D", next_run=database_now())]
+    )
+
+    status, text = ask("/healthz/jobs")
+
+    assert status == 503
+    assert text.startswith(f"Schedule {row.pk} “nightly” stops all of them: ")
+
+
 def test_waiting_jobs_are_on_every_page_of_the_admin(admin_client):
     queued(4)
 

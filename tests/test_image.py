@@ -232,7 +232,8 @@ def test_compose_starts_nothing_before_the_migration_is_done():
 def test_compose_knows_who_is_well_and_lets_workers_finish():
     found = services()
 
-    assert found["reaper"]["healthcheck"]["test"] == ["CMD", "python", "manage.py", "reaper_alive"]
+    for worker in ("reaper", "jobs"):
+        assert found[worker]["healthcheck"]["test"] == ["CMD", "python", "manage.py", f"{worker}_alive"]
     assert "/readyz" in found["web"]["healthcheck"]["test"][-1]
     assert [found[name]["environment"]["Q_CLUSTER_NAME"] for name in ("reaper", "jobs")] == ["reaper", "jobs"]
     assert [found[name]["stop_grace_period"] for name in ("reaper", "jobs")] == ["200s", "200s"]

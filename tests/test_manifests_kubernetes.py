@@ -1,6 +1,7 @@
 """The manifests: valid, confined, and held together with the code that they run."""
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -277,10 +278,11 @@ def test_workers_are_one_process_that_may_finish_its_tasks(environment, name):
     )
 
 
-def test_reaper_is_restarted_when_no_scheduled_sweep_runs():
-    container = main_container("reaper")
+@pytest.mark.parametrize("name", ["reaper", "jobs"])
+def test_worker_is_restarted_when_none_of_its_tasks_runs(name):
+    container = main_container(name)
 
-    assert container["livenessProbe"]["exec"]["command"] == ["python", "manage.py", "reaper_alive"]
+    assert container["livenessProbe"]["exec"]["command"] == ["python", "manage.py", f"{name}_alive"]
     startup = container["startupProbe"]
     assert startup["exec"] == container["livenessProbe"]["exec"]
     assert startup["periodSeconds"] * startup["failureThreshold"] > site_settings.LAB_ALIVE_SECONDS
@@ -448,6 +450,16 @@ def test_nobody_but_the_monitoring_reaches_the_metrics(tmp_path):
         elif body["kind"] == "Ingress":
             (path,) = body["spec"]["rules"][0]["http"]["paths"]
             assert path["backend"]["service"]["port"] == {"name": "http"}
+
+
+def test_installation_is_missed_although_another_one_talks(tmp_path):
+    """Both are seen by one Prometheus: each asks for its own figures."""
+    (group,) = named(with_monitoring(tmp_path), "PrometheusRule")["spec"]["groups"]
+
+    for rule in group["rules"]:
+        asked = re.findall(r"labsite_\w+(\{[^}]*\})?", rule["expr"])
+        assert asked
+        assert all('namespace="labsite-prod"' in selector for selector in asked), rule
 
 
 def test_alerts_say_what_is_wrong_and_how_bad(tmp_path):

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from django.db import OperationalError, connection
 from django.test import Client
+from django_q.models import OrmQ
 from helpers import a_lab, expire, opened, running, sweep
 from processes import environment
 from prometheus_client.parser import text_string_to_metric_families
@@ -289,6 +290,16 @@ def test_settings_image_and_manifests_mean_the_same_port():
     assert "default=0 if DEVELOPMENT else 9000" in (ROOT / "labsite" / "settings.py").read_text()
 
 
+def test_job_that_waits_is_told_with_its_age():
+    assert scrape()["labsite_oldest_job_seconds",] == 0
+
+    for minutes in (2, 5, -3):  # the last is being done: locked until its retry
+        OrmQ.objects.create(key="jobs", payload="", lock=database_now() - timedelta(minutes=minutes))
+    OrmQ.objects.create(key="reaper", payload="", lock=database_now() - timedelta(hours=1))
+
+    assert scrape()["labsite_oldest_job_seconds",] == pytest.approx(300, abs=10)
+
+
 # --- the alerts ---------------------------------------------------------------------------------------
 
 
@@ -302,7 +313,7 @@ def alerts() -> list[dict[str, Any]]:
 def test_alert_asks_for_what_there_is(rule):
     found = scrape()
 
-    asked = re.findall(r'\b(labsite_\w+)(?:\{result="(\w+)"\})?', rule["expr"])
+    asked = re.findall(r'\b(labsite_\w+)\{namespace="NAMESPACE"(?:,result="(\w+)")?\}', rule["expr"])
 
     assert asked
     for name, result in asked:

@@ -1,4 +1,4 @@
-"""The reaper's worker: it ticks, or somebody notices; and what it meets when it comes back."""
+"""The two workers: they tick, or somebody notices; and what they meet when they come back."""
 
 import os
 import re
@@ -23,8 +23,8 @@ from helpers import a_lab, command, expire, running, statuses, sweep
 from processes import environment
 
 from deploy.sandbox import Sandbox
-from sessions_app import alive, locks, schedules, tasks
 from sessions_app import cluster as cluster_module
+from sessions_app import locks, schedules, tasks
 from sessions_app.cluster import Refused, connect
 from sessions_app.models import Kind, ReapRun, Status, database_now
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(autouse=True)
 def sign(settings: Any, tmp_path: Path) -> Path:
     """The file that scheduled sweeps touch."""
-    settings.LAB_ALIVE_FILE = tmp_path / "alive"
+    settings.LAB_ALIVE_FILE, settings.LAB_JOBS_ALIVE_FILE = tmp_path / "alive", tmp_path / "jobs-alive"
     return tmp_path / "alive"
 
 
@@ -98,32 +98,35 @@ def test_nothing_else_is_a_sign_of_life(cluster, sign, admin_client):
     assert "no scheduled sweep has run yet" in text
 
 
+@pytest.mark.parametrize("worker", ["reaper", "jobs"])
 @pytest.mark.parametrize(("age", "status"), [(0, 0), (239, 0), (241, 1), (-239, 0), (-241, 1)])
-def test_alive_means_within_four_minutes(sign, age, status):
+def test_alive_means_within_four_minutes(settings, worker, age, status):
     """The default. From the future: a clock was set back, and the file is of before."""
+    sign = {"reaper": settings.LAB_ALIVE_FILE, "jobs": settings.LAB_JOBS_ALIVE_FILE}[worker]
     sign.touch()
     then = time.time() - age
     os.utime(sign, (then, then))
 
-    found, text = command("reaper_alive")
+    found, text = command(f"{worker}_alive")
 
     assert found == status
     assert (text == "") == (status == 0)
 
 
-def test_probe_asks_neither_database_nor_cluster(sign):
+@pytest.mark.parametrize(("worker", "setting"), [("reaper", "LAB_ALIVE_FILE"), ("jobs", "LAB_JOBS_ALIVE_FILE")])
+def test_probe_asks_neither_database_nor_cluster(sign, worker, setting):
     """In production it stands in a Pod whose database may be down."""
     sign.touch()
     variables = {"LABSITE_MODE": "production", "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
-    variables |= {"LABSITE_ENVIRONMENT": "test", "LAB_ALIVE_FILE": str(sign), "LAB_API_SERVER": "http://127.0.0.1:1"}
+    variables |= {"LABSITE_ENVIRONMENT": "test", setting: str(sign), "LAB_API_SERVER": "http://127.0.0.1:1"}
 
-    assert _alive(variables) == 0
+    assert _alive(worker, variables) == 0
     sign.unlink()
-    assert _alive(variables) == 1
+    assert _alive(worker, variables) == 1
 
 
-def _alive(variables: dict[str, str]) -> int:
-    command = [sys.executable, "manage.py", "reaper_alive"]
+def _alive(worker: str, variables: dict[str, str]) -> int:
+    command = [sys.executable, "manage.py", f"{worker}_alive"]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
     )
@@ -325,6 +328,7 @@ def _authorization() -> str:
 # --- the deadlock -----------------------------------------------------------------------------------
 
 ALIVE_SECONDS = 6.0
+WORKERS = {"reaper": 1, "jobs": 4}
 READY = re.compile(r"ready for work at (\d+)")
 
 
@@ -357,14 +361,15 @@ def wait_for(condition: Any, seconds: float) -> bool:
 
 
 @pytest.fixture
-def start(cluster: Any, settings: Any, sign: Path, tmp_path: Path) -> Iterator[Any]:
+def start(cluster: Any, settings: Any, tmp_path: Path) -> Iterator[Any]:
     settings.LAB_ALIVE_SECONDS = ALIVE_SECONDS
-    variables = {**environment(cluster), "Q_CLUSTER_NAME": "reaper", "LAB_ALIVE_FILE": str(sign)}
+    signs = {name: str(getattr(settings, name)) for name in ("LAB_ALIVE_FILE", "LAB_JOBS_ALIVE_FILE")}
     started: list[Worker] = []
 
-    def one() -> Worker:
+    def one(name: str) -> Worker:
+        variables = {**environment(cluster), **signs, "Q_CLUSTER_NAME": name}
         started.append(Worker(variables, tmp_path / f"worker-{len(started)}.log"))
-        assert wait_for(started[-1].workers, 30), started[-1].log.read_text()
+        assert wait_for(lambda: len(started[-1].workers()) == WORKERS[name], 30), started[-1].log.read_text()
         return started[-1]
 
     yield one
@@ -373,25 +378,30 @@ def start(cluster: Any, settings: Any, sign: Path, tmp_path: Path) -> Iterator[A
 
 
 @pytest.mark.django_db(transaction=True)
-def test_deadlocked_worker_is_noticed_and_a_restart_cures_it(cluster, start, sign):
+@pytest.mark.parametrize(("name", "task"), [("reaper", schedules.SWEEP), ("jobs", schedules.WATCH)])
+def test_deadlocked_worker_is_noticed_and_a_restart_cures_it(start, settings, name, task):
     """A worker that is killed while it waits for work, as the OOM killer does, takes the queue's lock with it.
 
-    By default this takes four minutes, LAB_ALIVE_SECONDS, counted from the last sweep before it.
+    By default this takes four minutes, LAB_ALIVE_SECONDS, counted from the last task before it.
     """
-    worker = start()
-    async_task(schedules.SWEEP, cluster="reaper")
-    assert wait_for(sign.exists, 20), worker.log.read_text()
+    mine, others = settings.LAB_ALIVE_FILE, settings.LAB_JOBS_ALIVE_FILE
+    if name == "jobs":
+        mine, others = others, mine
+    worker = start(name)
+    async_task(task, cluster=name)
+    assert wait_for(mine.exists, 20), worker.log.read_text()
     assert wait_for(lambda: not OrmQ.objects.exists(), 10)
-    ticked = sign.stat().st_mtime
-    assert alive.why_not() == ""
+    ticked = mine.stat().st_mtime
+    assert command(f"{name}_alive")[0] == 0
+    assert not others.exists()
 
-    (idle,) = worker.workers()
-    os.kill(idle, signal.SIGKILL)
-    async_task(schedules.SWEEP, cluster="reaper")
-    assert wait_for(lambda: command("reaper_alive")[0] == 1, ALIVE_SECONDS + 2)
+    for idle in worker.workers():
+        os.kill(idle, signal.SIGKILL)
+    async_task(task, cluster=name)
+    assert wait_for(lambda: command(f"{name}_alive")[0] == 1, ALIVE_SECONDS + 2)
     assert time.time() - ticked < ALIVE_SECONDS + 2
-    assert sign.stat().st_mtime == ticked  # there is a new worker, and it does nothing
-    assert len(worker.workers()) == 2
+    assert mine.stat().st_mtime == ticked  # there are new workers, and they do nothing
+    assert len(worker.workers()) == 2 * WORKERS[name]
     worker.process.terminate()
     with pytest.raises(subprocess.TimeoutExpired):
         worker.process.wait(5)
@@ -399,7 +409,7 @@ def test_deadlocked_worker_is_noticed_and_a_restart_cures_it(cluster, start, sig
     worker.kill()
     minute = timedelta(minutes=1)
     ReapRun.objects.update(started_at=F("started_at") - minute, finished_at=F("finished_at") - minute)
-    start()
-    async_task(schedules.SWEEP, cluster="reaper")
-    assert wait_for(lambda: ReapRun.objects.filter(result="done").count() == 2, 20)
-    assert alive.why_not() == ""
+    start(name)
+    async_task(task, cluster=name)
+    assert wait_for(lambda: mine.stat().st_mtime > ticked, 20)
+    assert command(f"{name}_alive")[0] == 0

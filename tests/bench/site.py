@@ -80,6 +80,7 @@ def _environment(database: str, api_server: str, token: str, namespace: str, dir
         "LAB_VM_NAMESPACE": namespace,
         "LAB_POD_NAMESPACE": _namespaces(namespace)[1],
         "LAB_ALIVE_FILE": str(directory / "reaper-alive"),
+        "LAB_JOBS_ALIVE_FILE": str(directory / "jobs-alive"),
         "STATIC_ROOT": str(directory / "static"),
     }
 

@@ -1,5 +1,6 @@
 from typing import Any
 
+from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 
 from sessions_app import alive
@@ -13,5 +14,5 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if reason := alive.why_not():
+        if reason := alive.why_not(settings.LAB_ALIVE_FILE, "scheduled sweep"):
             raise CommandError(f"reaper: {reason}")
