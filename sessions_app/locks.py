@@ -39,8 +39,8 @@ def since(lock: int) -> datetime | None:
             " WHERE locktype = 'advisory' AND granted AND objid = %s AND datname = current_database()",
             [lock],
         )
-        found = cursor.fetchone()
-    return found and found[0]
+        found: tuple[datetime] | None = cursor.fetchone()
+    return found[0] if found else None
 
 
 class Taken(Exception):
