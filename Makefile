@@ -34,7 +34,7 @@ test: $(INSTALLED) ## run the test suite on its own PostgreSQL and its own sandb
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 prove: $(INSTALLED) ## all of what `make test` samples: troubles, kill points, doors, the image; and each promise broken
-	LABSITE_PROVE=all $(BIN)/python -m pytest $(PYTEST_ARGS) tests/prove tests/test_image.py tests/test_drills.py
+	LABSITE_PROVE=all $(BIN)/python -m pytest $(PYTEST_ARGS) tests/prove tests/test_image.py
 	LABSITE_DOOR=schedule $(BIN)/python -m pytest $(PYTEST_ARGS) $(SWEEPS)
 	LABSITE_DOOR=command $(BIN)/python -m pytest $(PYTEST_ARGS) $(SWEEPS)
 	$(BIN)/python tests/prove/mutations.py
