@@ -3,16 +3,19 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import chain
 from math import ceil, inf
 from statistics import median
 from typing import Any, TypeAlias
 
-from django.db.models import Case, CharField, Count, F, FloatField, QuerySet, Sum, Value, When
+from django.conf import settings
+from django.db.models import Case, CharField, Count, F, FloatField, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Cast, Coalesce, Concat, Extract
+from django.utils.timezone import localdate
 
-from sessions_app.models import Deletion, LabSession, ReapFailure, ReapRun, Status, Tally
+from sessions_app.models import Deletion, EndReason, LabSession, ReapFailure, ReapRun, Status, Tally
+from sessions_app.models.sessions import OPEN
 
 Entries: TypeAlias = QuerySet[Any, tuple[str, str, float]]  # name, label, value
 
@@ -115,17 +118,20 @@ class Report:
     until: datetime
     expiry_to_gone: Spread
     opening_to_ready: Spread
-    not_gone: int  # expired since then, and still there
+    not_gone: int  # whose time is up, whenever that was, and which are still there
     sweeps: dict[str, int]  # by result
+    sweeps_since: datetime  # they are kept for less long than the rest
     deletions: dict[str, int]  # by kind
-    failures: int  # times that something could not be taken back
-    open_failures: int
+    failures: int  # what could not be taken back and was met since then
+    failure_times: int  # how often that was, before too
+    open_failures: int  # whenever they were met
 
 
 def report(now: datetime, days: int) -> Report:
     since = now - timedelta(days=days)
     sessions, runs = LabSession.objects.ours(), ReapRun.objects.filter(started_at__gt=since)
     expired = sessions.filter(status=Status.EXPIRED, expires_at__gt=since)
+    overdue = Q(status=Status.EXPIRED) | Q(status=Status.ENDING, end_reason=EndReason.TIME_UP) | Q(status__in=OPEN)
     failures = ReapFailure.objects.filter(last_seen__gt=since)
     deleted = Deletion.objects.filter(asked_at__gt=since, answer=Deletion.ACCEPTED)
     return Report(
@@ -133,11 +139,13 @@ def report(now: datetime, days: int) -> Report:
         now,
         expiry_to_gone=_spread(expired.exclude(gone_at=None), "expires_at", "gone_at"),
         opening_to_ready=_spread(sessions.filter(ready_at__gt=since), "started_at", "ready_at"),
-        not_gone=expired.filter(gone_at=None).count(),
+        not_gone=sessions.filter(overdue, gone_at=None, expires_at__lte=now).count(),
         sweeps=_by("result", runs.exclude(finished_at=None)),
+        sweeps_since=max(since, now - settings.LAB_KEEP_RUNS),
         deletions=_by("kind", deleted),
-        failures=failures.aggregate(times=Coalesce(Sum("count"), 0))["times"],
-        open_failures=failures.filter(resolved_at=None).count(),
+        failures=failures.count(),
+        failure_times=failures.aggregate(times=Coalesce(Sum("count"), 0))["times"],
+        open_failures=ReapFailure.objects.filter(resolved_at=None).count(),
     )
 
 
@@ -152,16 +160,17 @@ def _by(field: str, rows: QuerySet[Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Day:
-    start: datetime
+    date: date
     spread: Spread
 
 
 def expiry_by_day(now: datetime, days: int) -> list[Day]:
-    """Of the sessions that expired in each 24 hours up to now, the oldest first."""
-    begin = now - timedelta(days=days)
-    found: list[list[timedelta]] = [[] for _ in range(days)]
-    gone = LabSession.objects.ours().filter(status=Status.EXPIRED, expires_at__gt=begin, gone_at__isnull=False)
-    for expired, left in gone.values_list("expires_at", "gone_at"):
+    """Of the sessions that expired on each day of the reader's zone up to today, the oldest first."""
+    today = localdate(now)
+    found: dict[date, list[timedelta]] = {today - timedelta(days=ago): [] for ago in reversed(range(days))}
+    recent = LabSession.objects.ours().filter(status=Status.EXPIRED, expires_at__gt=now - timedelta(days=days + 1))
+    for expired, left in recent.exclude(gone_at=None).values_list("expires_at", "gone_at"):
         assert left
-        found[min((expired - begin).days, days - 1)].append(left - expired)
-    return [Day(begin + timedelta(days=number), Spread.of(durations)) for number, durations in enumerate(found)]
+        if (day := localdate(expired)) in found:
+            found[day].append(left - expired)
+    return [Day(day, Spread.of(durations)) for day, durations in found.items()]

@@ -2,12 +2,14 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from django.core.cache import cache
+from django.db.models import F
+from django.utils import timezone
 from helpers import command, expire, running, sweep
 from test_metrics import a_gone_session, a_run
 
@@ -50,7 +52,7 @@ def test_report_is_of_the_last_days_only(capsys):
 
     assert status == 0
     assert "expiry to gone:   median 80.0 s, 95% within 90.0 s, longest 90.0 s, of 2\n" in text
-    assert "1 expired and not gone yet" in text
+    assert "1 whose time is up and which are not gone yet" in text
     assert "sweeps:           2 done\n" in text
     assert "longest 999.0 s, of 3" in command("reap_report", "--days", "8")[1]
 
@@ -68,8 +70,52 @@ def test_report_as_json():
     found = json.loads(text)
     assert status == 0
     assert found["expiry_to_gone"] == {"count": 1, "median": 70.0, "p95": 70.0, "max": 70.0}
-    assert (found["deletions"], found["failures"], found["open_failures"]) == ({"Secret": 1}, 3, 1)
+    assert found["deletions"] == {"Secret": 1}
+    assert (found["failures"], found["failure_times"], found["open_failures"]) == (1, 3, 1)
     assert found["opening_to_ready"]["median"] == 20.0
+
+
+def test_what_was_not_taken_back_is_in_the_report_however_it_hangs(cluster):
+    """The figure must not look best when deleting is broken."""
+    in_vain, in_time = running(cluster), running(cluster)
+    cluster.fail("delete", "virtualmachines", status=500)
+    expire(in_vain)
+    assert sweep().result == "partial"
+    unclaimed = running(cluster)
+    expire(unclaimed)
+
+    found = json.loads(command("reap_report", "--json")[1])
+
+    assert found["not_gone"] == 2
+    LabSession.objects.filter(pk=in_vain.pk).update(
+        started_at=F("started_at") - timedelta(days=9), expires_at=F("expires_at") - timedelta(days=9)
+    )
+    assert json.loads(command("reap_report", "--json")[1])["not_gone"] == 2
+    assert not in_time.gone_at
+
+
+def test_failures_are_those_that_were_met_and_those_that_are_open(cluster):
+    now = database_now()
+    long_ago, lately = now - timedelta(days=14), now - timedelta(hours=1)
+    fields = {"direction": "expired", "first_seen": long_ago}
+    ReapFailure.objects.create(subject="met", error="e", count=20, last_seen=lately, resolved_at=lately, **fields)
+    ReapFailure.objects.create(subject="open", error="e", count=5, last_seen=long_ago, **fields)
+    ReapFailure.objects.create(subject="over", error="e", count=7, last_seen=long_ago, resolved_at=long_ago, **fields)
+
+    text = command("reap_report", "--days", "1")[1]
+
+    assert "failures:         1, seen 20 times in all; open now: 1\n" in text
+
+
+def test_report_says_from_when_on_sweeps_are_known(settings):
+    settings.LAB_KEEP, settings.LAB_KEEP_RUNS = timedelta(days=90), timedelta(days=30)
+
+    assert "earlier ones are not kept" not in command("reap_report", "--days", "30")[1]
+    assert "earlier ones are not kept" in command("reap_report", "--days", "31")[1]
+    assert command("reap_report", "--days", "90")[0] == 0
+    for days in ("91", "999999999"):
+        status, text = command("reap_report", "--days", days)
+        assert (status, len(text.splitlines())) == (2, 1)
 
 
 def test_report_of_an_empty_site():
@@ -141,6 +187,31 @@ def test_chart_shows_each_day_with_its_figures(admin_client, language):
     ]
     median, longest = svg.findall(".//circle")[1], svg.findall(".//path")[1]
     assert float(median.attrib["cy"]) > float(longest.attrib["d"].split()[1].partition("m")[0])
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [("UTC", {27: [], 28: [80], 29: [60, 70]}), ("Asia/Seoul", {28: [80], 29: [70], 30: [60]})],
+)
+def test_chart_has_the_readers_days_and_today_is_the_last(zone, expected):
+    now = datetime(2026, 11, 29, 22, 12, tzinfo=UTC)
+    for duration, expired in ((60, now), (70, now - timedelta(hours=8)), (80, now - timedelta(hours=32))):
+        a_gone_session(expired, duration, days_ago=0)  # 14:12 is 23:12 in Seoul
+
+    with timezone.override(zone):
+        days = figures.expiry_by_day(now, 3)
+
+    assert [(day.date.day, day.spread) for day in days] == [
+        (number, Spread.of(seconds(*durations))) for number, durations in expected.items()
+    ]
+
+
+def test_weeks_figures_are_of_seven_days(admin_client):
+    now = database_now()
+    a_gone_session(now, 50, days_ago=6.9)
+    a_gone_session(now, 900, days_ago=7.1)
+
+    assert "median 50 s, 95% within 50 s, longest 50 s, of 1 session." in chart(admin_client)[0]
 
 
 def test_every_position_is_in_the_picture(admin_client):

@@ -1,7 +1,7 @@
 """Small pictures of figures: SVG without scripts and without styles of their own, which the pages' policy forbids."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date
 from typing import Any
 
 from django import template
@@ -21,7 +21,7 @@ STEPS = (30, 60, 120, 300, 600, 1800, 3600, 7200, 86400)  # seconds at the top o
 class Column:
     """One day. Positions are None when nothing expired."""
 
-    start: datetime
+    date: date
     count: int
     x: float
     median: float | None
@@ -60,4 +60,4 @@ def _y(seconds: float, top: int) -> float:
 def _column(number: int, day: Day, top: int) -> Column:
     spread, x = day.spread, LEFT + (number + 0.5) * (WIDTH - LEFT) / DAYS
     median, p95, longest = (None if s is None else _y(s, top) for s in (spread.median, spread.p95, spread.max))
-    return Column(day.start, spread.count, round(x, 1), median, p95, longest, day)
+    return Column(day.date, spread.count, round(x, 1), median, p95, longest, day)

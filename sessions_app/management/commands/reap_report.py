@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
@@ -12,7 +13,7 @@ from django.utils.translation import gettext as _
 from labsite import logs
 from sessions_app import figures
 from sessions_app.figures import Report, Spread
-from sessions_app.models import database_now
+from sessions_app.models import ReapRun, database_now
 
 COULD_NOT = 2
 
@@ -30,8 +31,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, days: int, as_json: bool, **options: Any) -> None:
         logs.leave_stdout()
-        if days < 1:
-            raise CommandError(_("--days must be 1 at least."), returncode=COULD_NOT)
+        if not 1 <= days <= settings.LAB_KEEP.days:
+            text = _("--days must be from 1 to %(most)d: what is over for longer is not kept.")
+            raise CommandError(text % {"most": settings.LAB_KEEP.days}, returncode=COULD_NOT)
         try:
             report = figures.report(database_now(), days)
         except (Error, ImproperlyConfigured) as error:
@@ -50,12 +52,17 @@ def lines(report: Report) -> Iterator[str]:
     }
     yield _("expiry to gone:   %(spread)s") % {"spread": spread(report.expiry_to_gone)}
     if report.not_gone:
-        yield _("                  %(count)d expired and not gone yet") % {"count": report.not_gone}
+        yield _("                  %(count)d whose time is up and which are not gone yet") % {"count": report.not_gone}
     yield _("opening to ready: %(spread)s") % {"spread": spread(report.opening_to_ready)}
-    yield _("sweeps:           %(counts)s") % {"counts": counts(report.sweeps)}
+    swept = {str(ReapRun.Result(result).label): count for result, count in report.sweeps.items()}
+    yield _("sweeps:           %(counts)s") % {"counts": counts(swept)}
+    if report.sweeps_since > report.since:
+        since = report.sweeps_since.isoformat(timespec="minutes")
+        yield _("                  since %(since)s: earlier ones are not kept") % {"since": since}
     yield _("deleted:          %(counts)s") % {"counts": counts(report.deletions)}
-    yield _("failures:         %(times)d, %(open)d of them still open") % {
-        "times": report.failures,
+    yield _("failures:         %(count)d, seen %(times)d times in all; open now: %(open)d") % {
+        "count": report.failures,
+        "times": report.failure_times,
         "open": report.open_failures,
     }
 
