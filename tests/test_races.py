@@ -4,7 +4,7 @@ import pytest
 from helpers import a_lab, a_machine, a_student, deletes, left_of, opened, run_jobs, running, sweep
 from processes import let_go, start
 
-from sessions_app import closing
+from sessions_app import closing, reaper
 from sessions_app.models import Deletion, EndReason, LabSession, ReapRun, Status, database_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -126,6 +126,19 @@ def test_two_sweeps_are_harmless_and_one_says_that_the_other_runs(cluster):
     session.refresh_from_db()
     assert session.status == Status.EXPIRED
     assert Deletion.objects.filter(kind="VirtualMachine").count() == 1
+
+
+def test_sweep_that_was_taken_for_dead_stays_aborted():
+    """Its lock went with its connection, and another one has got it: a counter of results must not go back."""
+    now = database_now()
+    slow = ReapRun.objects.create(trigger="schedule", started_at=now)
+    reaper._abort_open_runs(now)
+
+    slow.count("expired", "done")
+    slow.end(ReapRun.Result.DONE, now)
+
+    assert slow.result == "aborted"
+    assert ReapRun.objects.get().result == "aborted"
 
 
 def test_sweep_that_was_killed_is_shown_as_aborted_and_the_next_goes_on(cluster):

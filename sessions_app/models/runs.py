@@ -3,7 +3,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db import models
+from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import MD5
 from django.utils.translation import gettext_lazy as _
@@ -18,7 +18,6 @@ class Direction(models.TextChoices):
     GHOSTS = "ghosts", _("ghosts")
     LEAVING = "leaving", _("leaving")
     REQUEST = "request", _("on request")  # closed between sweeps: a student's End, a failed start
-    FUSE = "fuse", _("fuse")
 
 
 class Trigger(models.TextChoices):
@@ -136,10 +135,15 @@ class ReapRun(models.Model):
             self.save(update_fields=("counts", "skipped", "plan"))
 
     def end(self, result: str, now: datetime, message: str = "") -> None:
-        self.result, self.finished_at = result, now
-        self.message = message
-        if self.pk:
-            self.save()
+        """Once: who was taken for dead, since another one got the lock, stays aborted."""
+        self.result, self.finished_at, self.message = result, now, message
+        if not self.pk:
+            return
+        with transaction.atomic():
+            if ReapRun.objects.select_for_update().filter(pk=self.pk, finished_at=None):
+                self.save()
+            else:
+                self.refresh_from_db()
 
 
 class ReapFailureQuerySet(models.QuerySet["ReapFailure"]):

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import models, transaction
@@ -15,6 +16,8 @@ from django.utils.translation import gettext_lazy as _
 from sessions_app import labels
 from sessions_app.models.labs import Kind, Lab
 from sessions_app.models.text import storable
+
+log = structlog.get_logger(__name__)
 
 
 class Status(models.TextChoices):
@@ -399,7 +402,8 @@ class LabSession(models.Model):
         return True
 
     def tell(self, what: str, at: datetime, *, by: Any = None, run: Any = None, detail: str = "") -> None:
-        """Appends to the session's story."""
+        """Appends to the session's story, and to the log."""
+        log.info(str(what), session=self.name, detail=detail)
         SessionEvent.objects.create(
             session=self,
             what=what,
@@ -465,7 +469,10 @@ class SessionEvent(models.Model):
         "sessions_app.ReapRun", null=True, on_delete=models.SET_NULL, related_name="+", verbose_name=_("run")
     )
     detail = models.TextField(_("detail"), blank=True)
-    note = models.TextField(_("reason given"), blank=True, help_text=_("By the person who did it."))
+    # With a default in the database: what ran before this column, and may run again, does not know it.
+    note = models.TextField(
+        _("reason given"), blank=True, default="", db_default="", help_text=_("By the person who did it.")
+    )
 
     class Meta:
         verbose_name = _("event")
