@@ -1,7 +1,7 @@
 """Opens sessions: the row and its job first, then the machines, then `running` once they are ready."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -9,16 +9,29 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
+from django_q.models import OrmQ
 from django_q.tasks import async_task
 
 from sessions_app import closing, labels, locks, machines, manifests, marker, pausing
 from sessions_app.cluster import Cluster, ClusterError, Refused, connect
-from sessions_app.models import Direction, EndReason, Kind, Lab, LabSession, Pause, ReapRun, Status, database_now
+from sessions_app.models import (
+    DatabaseNow,
+    Direction,
+    EndReason,
+    Kind,
+    Lab,
+    LabSession,
+    Pause,
+    ReapRun,
+    Status,
+    database_now,
+)
 from sessions_app.models.sessions import OPEN
 
 log = structlog.get_logger(__name__)
 
 CREATE_SECONDS, CLOSE_SECONDS = 28.0, 8.0  # with one look that follows, under the task's 50 too
+LOST_AFTER = timedelta(minutes=1)
 
 
 class NotNow(Exception):
@@ -123,6 +136,19 @@ def _new_session(student: Any, lab: Lab, now: datetime) -> LabSession:
     session.tell("opened", now, by=student)
     async_task("sessions_app.tasks.create", str(session.pk), cluster="jobs")
     return session
+
+
+def ask_again() -> None:
+    """A job can be lost (another SECRET_KEY cannot read it): who waits for a machine that nobody will create.
+
+    Creating is safe to repeat, and while any job waits none is taken for lost.
+    """
+    if OrmQ.objects.filter(key="jobs", lock__lt=DatabaseNow()).exists():
+        return
+    waiting = LabSession.objects.ours().filter(status=Status.PROVISIONING, uids={})
+    for session in waiting.filter(started_at__lt=DatabaseNow() - LOST_AFTER):
+        log.warning("asked for again", session=session.name)
+        async_task("sessions_app.tasks.create", str(session.pk), cluster="jobs")
 
 
 # --- the jobs process -------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ def create(session: str) -> None:
 
 
 def watch() -> None:
-    """Asked for when there is something to watch, and every minute: a watch that died with its worker goes on."""
+    """Asked for when there is something to watch, and every minute: what died with its worker goes on."""
+    opening.ask_again()
     if watching.watch():
         watching.summon()
 
@@ -68,11 +69,12 @@ def take_back_all(sessions: list[str]) -> None:
     for row in LabSession.objects.filter(pk__in=sessions).order_by("last_attempt_at", "pk"):
         if cluster.out_of_time:
             break
-        try:
-            act = closing.Act(cluster, database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by)
-            closing.close_on_request(row, act)
-        except Exception as error:  # noqa: BLE001  (whatever it is, its row has it)
-            log.warning("not closed", session=row.name, error=str(error))
+        act = closing.Act(cluster, database_now(), Direction.REQUEST, row.end_reason, by=row.ended_by)
+        with bound_contextvars(session=row.name):
+            try:
+                closing.close_on_request(row, act)
+            except Exception as error:  # noqa: BLE001  (whatever it is, its row has it)
+                log.warning("not closed", error=str(error))
     watching.summon()
 
 

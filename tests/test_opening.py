@@ -1,6 +1,7 @@
 """From the student's click to a machine that runs, or to a reason why not."""
 
 import base64
+from datetime import timedelta
 
 import pytest
 import yaml
@@ -348,3 +349,30 @@ def test_a_class_that_opens_at_once_does_not_wait_for_the_watch(cluster):
     first.refresh_from_db()
     assert first.status == Status.RUNNING
     assert OrmQ.objects.filter(key="jobs").count() >= 3  # both creations and at least one watch
+
+
+def test_session_whose_job_was_lost_gets_its_machine_all_the_same(cluster):
+    """Another SECRET_KEY cannot read a job that was queued under the old one: the queue drops it."""
+    session, fresh = opened(), opened()
+    OrmQ.objects.all().delete()
+    LabSession.objects.filter(pk=session.pk).update(started_at=session.started_at - timedelta(seconds=61))
+
+    tasks.watch()
+    asked = [(package.task["func"], package.task["args"]) for package in OrmQ.objects.all()]
+    assert ("sessions_app.tasks.create", (str(session.pk),)) in asked
+    assert ("sessions_app.tasks.create", (str(fresh.pk),)) not in asked
+    run_jobs(cluster)
+
+    session.refresh_from_db()
+    fresh.refresh_from_db()
+    assert (session.status, fresh.status) == (Status.RUNNING, Status.PROVISIONING)
+    assert SessionEvent.objects.filter(session=session, what="created").count() == 1
+
+
+def test_job_that_waits_in_a_long_queue_is_not_asked_for_again(cluster):
+    session = opened()
+    LabSession.objects.filter(pk=session.pk).update(started_at=session.started_at - timedelta(seconds=61))
+
+    opening.ask_again()
+
+    assert OrmQ.objects.count() == 1
