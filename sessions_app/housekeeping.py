@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 import structlog
 from django.conf import settings
+from django.core.management import call_command
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from sessions_app import figures
-from sessions_app.models import Deletion, Installation, LabSession, ReapFailure, ReapRun, Tally
+from sessions_app import figures, logins
+from sessions_app.models import Deletion, Installation, LabSession, LoginTries, ReapFailure, ReapRun, Tally
 
 log = structlog.get_logger(__name__)
 
@@ -28,8 +29,15 @@ def prune(now: datetime, seconds: float = PRUNE_SECONDS) -> dict[str, int]:
     for name, doomed, counting in _doomed(now):
         while time.monotonic() < end and (count := _batch(doomed, counting)):
             done[name] += count
+    _passing(now)
     log.info("pruned", **done)
     return dict(done)
+
+
+def _passing(now: datetime) -> None:
+    """Logins that have run out, and tries that count no more."""
+    call_command("clearsessions")
+    LoginTries.objects.filter(since__lt=now - logins.KEPT).delete()
 
 
 def _doomed(now: datetime) -> Iterator[tuple[str, QuerySet[Any], Counting]]:

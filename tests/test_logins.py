@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from helpers import a_lab, a_student
 from staffroom import page_of
 
-from sessions_app import logins
+from sessions_app import housekeeping, logins
 from sessions_app.models import FirstPassword, Kind, LabSession, LoginTries, database_now
 
 pytestmark = pytest.mark.django_db
@@ -199,3 +200,18 @@ def test_person_that_staff_make_is_to_change_their_password(admin_client: Client
     person = User.objects.get(username="grace")
     admin_client.post(page_of(person), {"username": "grace", "first_name": "Grace"})
     assert FirstPassword.objects.count() == 1
+
+
+# --- what passes ----------------------------------------------------------------------------------------
+
+
+def test_logins_that_have_run_out_and_tries_of_yesterday_are_forgotten() -> None:
+    now = database_now()
+    for name, age in (("old", timedelta(days=1, minutes=1)), ("new", timedelta(hours=23))):
+        LoginTries.objects.create(username=name, address="192.0.2.1", since=now - age)
+        Session.objects.create(session_key=name, session_data="", expire_date=now + timedelta(days=1) - age)
+
+    housekeeping.prune(now)
+
+    assert list(LoginTries.objects.values_list("username", flat=True)) == ["new"]
+    assert list(Session.objects.values_list("session_key", flat=True)) == ["new"]
