@@ -1,10 +1,11 @@
 """Closed is not gone: what of a closed session is still in the cluster. For the sweep, and the watch between two."""
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from sessions_app import labels
 from sessions_app.cluster import Thing
@@ -13,7 +14,6 @@ from sessions_app.models import LabSession, SessionEvent
 log = structlog.get_logger(__name__)
 
 MACHINES = ("VirtualMachine", "VirtualMachineInstance", "Pod")  # a launcher too: it holds the memory
-STUCK_WARNINGS = (timedelta(minutes=5), timedelta(minutes=30))
 
 
 def left_of(sessions: Collection[LabSession], listed: Iterable[Thing]) -> Iterator[tuple[LabSession, list[Thing]]]:
@@ -39,7 +39,7 @@ def check_off(session: LabSession, left: list[Thing], now: datetime, *, run: Any
         return True
     session.note_remains([_remain(thing) for thing in left])
     assert session.finished_at
-    for limit in STUCK_WARNINGS:
+    for limit in (settings.LAB_STUCK_AFTER, 6 * settings.LAB_STUCK_AFTER):
         stuck = now - session.finished_at >= limit
         if stuck and session.tell_once(SessionEvent.What.STUCK, now, str(limit), run=run):
             since = session.finished_at.isoformat(timespec="seconds")

@@ -5,13 +5,14 @@ measured time and not the minute's next sweep.
 """
 
 import time
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 from django_q.tasks import async_task
+from structlog.contextvars import bound_contextvars
 
 from sessions_app import labels, leaving, locks, machines, marker, opening
 from sessions_app.cluster import Cluster, ClusterError, Thing, connect
@@ -23,13 +24,12 @@ log = structlog.get_logger(__name__)
 EVERY_SECONDS = 2.0
 WATCH_SECONDS = 30.0  # of one task; with the last look it stays under the task's timeout of 50
 LOOK_SECONDS = 10.0
-LEAVING_FOR = timedelta(minutes=5)  # after its closing; who is there still is stuck, and the sweeps' look is enough
 
 
 def watched() -> LabSessionQuerySet:
-    """What the next look is for."""
+    """What the next look is for. Who leaves for so long is stuck, and the sweeps' look is enough."""
     starting = Q(status=Status.PROVISIONING)
-    on_its_way_out = Q(finished_at__gt=DatabaseNow() - LEAVING_FOR)
+    on_its_way_out = Q(finished_at__gt=DatabaseNow() - settings.LAB_STUCK_AFTER)
     return LabSession.objects.ours().filter(starting | on_its_way_out, gone_at=None)
 
 
@@ -81,7 +81,8 @@ def look() -> None:
         now, seen = database_now(), machines.seen(listed)
         for session in here:
             if session.is_live:
-                opening.bring_up(session, seen, cluster, now)
+                with bound_contextvars(session=session.name):
+                    opening.bring_up(session, seen, cluster, now)
         _check_off(closed, listed, cluster, now)
 
 
@@ -95,8 +96,9 @@ def _listed(cluster: Cluster, namespace: str, *, everything: bool) -> list[Thing
 def _check_off(closed: list[LabSession], listed: list[Thing], cluster: Cluster, now: datetime) -> None:
     """On the sweep's condition: nobody is gone by the word of a cluster whose marker is not ours, or unread."""
     for session, left in leaving.left_of(closed, listed):
-        try:
-            if left or marker.vouch(cluster):
-                leaving.check_off(session, left, now)
-        except Exception as error:  # one session's trouble is not the others'; the sweep tries again
-            log.warning("not checked off", session=session.name, error=str(error), exc_info=True)
+        with bound_contextvars(session=session.name):
+            try:
+                if left or marker.vouch(cluster):
+                    leaving.check_off(session, left, now)
+            except Exception as error:  # one session's trouble is not the others'; the sweep tries again
+                log.warning("not checked off", error=str(error), exc_info=True)

@@ -18,7 +18,7 @@ from processes import environment
 from sessions_app import closing, marker, opening, tasks
 from sessions_app import cluster as cluster_module
 from sessions_app.cluster import connect
-from sessions_app.models import EndReason, Installation, database_now
+from sessions_app.models import EndReason, Installation, LabSession, database_now
 
 pytestmark = pytest.mark.django_db
 
@@ -59,10 +59,10 @@ def test_failure_in_a_sweep_names_run_and_session(cluster, lines):
     assert structlog.contextvars.get_contextvars() == {}
 
 
-@pytest.mark.parametrize("task", ["create", "take_back"])
+@pytest.mark.parametrize("task", ["create", "take_back", "take_back_all"])
 def test_whatever_a_task_logs_names_its_session(cluster, lines, monkeypatch, task):
     session = opened()
-    if task == "take_back":
+    if task != "create":
         run_jobs(cluster)
         closing.end(session, EndReason.STUDENT, database_now(), by=session.student)
     original = marker.vouch
@@ -72,10 +72,34 @@ def test_whatever_a_task_logs_names_its_session(cluster, lines, monkeypatch, tas
         return original(cluster)
 
     monkeypatch.setattr(marker, "vouch", talkative)
-    getattr(tasks, task)(str(session.pk))
+    getattr(tasks, task)([str(session.pk)] if task == "take_back_all" else str(session.pk))
 
     assert about(lines, "about to ask")["session"] == session.name
     assert structlog.contextvars.get_contextvars() == {}
+
+
+def test_whatever_the_watch_logs_names_its_session(cluster, lines, monkeypatch):
+    session = opened()
+    original = LabSession.become_running
+
+    def talkative(row: LabSession, now: Any) -> bool:
+        logging.getLogger("some.library").warning("about to run")
+        return original(row, now)
+
+    monkeypatch.setattr(LabSession, "become_running", talkative)
+    run_jobs(cluster)
+
+    assert about(lines, "about to run")["session"] == session.name
+
+
+def test_log_tells_a_sessions_life(cluster, lines):
+    session = running(cluster)
+    expire(session)
+    sweep()
+
+    told = [line["event"] for line in lines if line.get("session") == session.name and "detail" in line]
+
+    assert told == ["opened", "created", "ready", "claimed", "closed"]
 
 
 def test_cluster_hears_who_asks(cluster):
