@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django_q.models import Failure, Schedule
 
 from sessions_app import locks
-from sessions_app.models import ReapRun, Trigger, database_now
+from sessions_app.models import DatabaseNow, ReapRun, Trigger, database_now
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ def _standstill(now: datetime) -> Iterator[str]:
     yield from stopping("reaper", now)
 
 
-def stopping(cluster: str, now: datetime) -> Iterator[str]:
+def stopping(cluster: str, now: datetime | DatabaseNow) -> Iterator[str]:
     """The rows that django-q2 stumbles over, and with them over all others of that worker."""
     for row in Schedule.objects.filter(cluster=cluster, next_run__lt=now).exclude(repeats=0):
         if defect := _defect(row):
