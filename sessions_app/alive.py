@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 log = structlog.get_logger(__name__)
 
@@ -22,12 +23,13 @@ def touch(file: Path) -> None:
         log.error("no sign of life", file=str(file), error=str(error))
 
 
-def why_not(file: Path, what: str) -> str:
+def why_not(file: Path) -> str:
     """Empty when it was touched recently enough. A file from the future is from before a clock was set."""
     try:
         age = time.time() - file.stat().st_mtime
     except OSError as error:
-        return f"no {what} has run yet: {error}"
+        return _("none of its tasks has run yet: %(error)s") % {"error": error}
     if abs(age) < settings.LAB_ALIVE_SECONDS:
         return ""
-    return f"the last {what} began {age:.0f} s ago; the limit is {settings.LAB_ALIVE_SECONDS:g} s"
+    text = _("the last of its tasks began %(age).0f s ago; the limit is %(limit)g s")
+    return text % {"age": age, "limit": settings.LAB_ALIVE_SECONDS}

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.utils.translation import gettext as _
 from django_q.tasks import async_task
 
 from sessions_app import labels, marker
@@ -120,7 +121,8 @@ def _look(session: LabSession, act: Act, kind: str, name: str, recorded: str | N
         _believe_absence(act, kind, name)
     elif not belongs(found, session):
         if not recorded:
-            raise Foreign(f"{found} (uid {found.uid}) is not this session's; nothing of it was touched")
+            text = _("%(thing)s (uid %(uid)s) is not this session's; nothing of it was touched")
+            raise Foreign(text % {"thing": found, "uid": found.uid})
         return None  # ours is gone, and another took its name
     return found
 
@@ -169,7 +171,8 @@ def delete(act: Act, kind: str, namespace: str, name: str, uid: str | None, sess
 def _believe_absence(act: Act, kind: str, name: str) -> None:
     """When even the marker cannot be read, an answer that something is absent may come from a broken API server."""
     if not act.trust_absence:
-        raise NoAnswer(f"{kind}/{name} is said to be absent, but the marker cannot be read; not believed")
+        text = _("%(thing)s is said to be absent, but the marker cannot be read; not believed")
+        raise NoAnswer(text % {"thing": f"{kind}/{name}"})
 
 
 def close_on_request(session: LabSession, act: Act) -> None:

@@ -11,6 +11,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.db import models, transaction
 from django.db.models import Case, F, Func, IntegerField, ProtectedError, Q, Sum, When
 from django.db.models.functions import Coalesce
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from sessions_app import labels
@@ -62,7 +63,7 @@ GRADING_WINDOW, GRADING_TRIES = timedelta(minutes=1), 10  # reports of one sessi
 def protect_live(collector: Any, field: Any, sub_objs: Any, using: str) -> None:
     """`on_delete`: a student or lab with a live session stays; finished sessions outlive both."""
     if live := set(sub_objs.filter(status__in=LIVE)):
-        raise ProtectedError("A session still runs: end it first.", live)
+        raise ProtectedError(gettext("A session still runs: end it first."), live)
     collector.add_field_update(field, None, sub_objs)
 
 

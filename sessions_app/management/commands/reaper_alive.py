@@ -14,5 +14,5 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if reason := alive.why_not(settings.LAB_ALIVE_FILE, "scheduled sweep"):
+        if reason := alive.why_not(settings.LAB_ALIVE_FILE):
             raise CommandError(f"reaper: {reason}")
