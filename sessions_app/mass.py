@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Value
@@ -20,6 +21,8 @@ from django_q.tasks import async_task
 
 from sessions_app.models import EndReason, LabSession, SessionEvent, Status
 from sessions_app.models.sessions import LabSessionQuerySet
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -104,10 +107,12 @@ def _tell(
     outcomes: list[Outcome], what: str, now: datetime, by: Any, note: str, detail: Callable[[LabSession], str]
 ) -> None:
     who = by.get_username()
-    SessionEvent.objects.bulk_create(
+    events = [
         SessionEvent(session=row, what=what, at=now, by=by, actor=who, detail=detail(row), note=note)
         for row in (outcome.session for outcome in outcomes if outcome.changes)
-    )
+    ]
+    for event in SessionEvent.objects.bulk_create(events):
+        log.info(str(what), session=event.session.name, detail=event.detail)
 
 
 def _rows(batch: Collection[UUID]) -> LabSessionQuerySet:
