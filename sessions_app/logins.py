@@ -27,18 +27,26 @@ def address_of(request: HttpRequest) -> str:
 def wait(username: str, address: str, now: datetime) -> timedelta:
     """Counts one try: nothing, or how long to wait since there were too many. Those in vain prolong nothing."""
     key = _key(username, address)
-    LoginTries.objects.get_or_create(**key, defaults={"since": now, "count": 0})
+    _row, new = LoginTries.objects.get_or_create(**key, defaults={"since": now, "count": 0})
+    if new:  # made-up names and addresses never log in: whoever adds a row clears away
+        _forget(now - KEPT)
     row = LoginTries.objects.filter(**key)
     row.filter(since__lte=now - WINDOW).update(since=now, count=0)
     if row.filter(count__lt=TRIES).update(count=F("count") + 1):
         return timedelta(0)
-    since = row.values_list("since", flat=True).first() or now
-    return since + WINDOW - now
+    since = row.values_list("since", flat=True).first()
+    return since + WINDOW - now if since else timedelta(0)  # somebody logged in or cleared away just now
 
 
 def succeeded(username: str, address: str, now: datetime) -> None:
     LoginTries.objects.filter(**_key(username, address)).delete()
-    LoginTries.objects.filter(since__lt=now - KEPT).delete()
+    _forget(now - KEPT)
+
+
+def _forget(moment: datetime) -> None:
+    """Rows that somebody else holds are somebody else's to forget: nobody waits, and nobody deadlocks."""
+    over = LoginTries.objects.filter(since__lt=moment).select_for_update(skip_locked=True)
+    LoginTries.objects.filter(pk__in=over.values("pk")).delete()
 
 
 def _key(username: str, address: str) -> dict[str, str]:

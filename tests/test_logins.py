@@ -81,6 +81,17 @@ def test_success_begins_anew_and_old_windows_are_cleared_away() -> None:
     assert not LoginTries.objects.exists()
 
 
+def test_wrong_tries_alone_clear_old_windows_away() -> None:
+    """Whoever makes up names and addresses never logs in: the table must not wait for that."""
+    yesterday = database_now() - logins.KEPT
+    for number, since in enumerate((yesterday - timedelta(minutes=1), yesterday + timedelta(minutes=1))):
+        LoginTries.objects.create(username="old", address=str(number), since=since)
+
+    knock("/login/", "nobody")
+
+    assert set(LoginTries.objects.values_list("username", "address")) == {("old", "1"), ("nobody", "127.0.0.1")}
+
+
 def test_name_that_nobody_has_is_counted_like_any_other() -> None:
     assert "Too many tries" in [knock("/login/", "nobody") for _ in range(11)][-1]
 
