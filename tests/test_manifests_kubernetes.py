@@ -262,6 +262,15 @@ def test_web_runs_twice_and_says_how_it_is():
     assert set(paths.values()) <= set(probes)
 
 
+def test_database_that_hangs_for_a_minute_restarts_no_web_server():
+    """Its threads wait 5 s each for a connection, one request after the other, and the probe waits behind them."""
+    probe = main_container("web")["livenessProbe"]
+    wait = site_settings.DATABASES["default"]["OPTIONS"]["connect_timeout"]
+
+    assert probe["timeoutSeconds"] <= wait  # so each of them may fail
+    assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) > 60
+
+
 @pytest.mark.parametrize("name", ["reaper", "jobs"])
 def test_workers_are_one_process_that_may_finish_its_tasks(environment, name):
     worker = named(installation(environment), "Deployment", name)["spec"]
