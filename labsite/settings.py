@@ -60,6 +60,7 @@ INSTALLED_APPS = [
     "django_q",
 ]
 MIDDLEWARE = [
+    "sessions_app.views.grading.own_port",
     "sessions_app.views.health.probes",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -164,7 +165,7 @@ SESSION_COOKIE_HTTPONLY = True
 if not DEVELOPMENT:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_SSL_REDIRECT = True
-    SECURE_REDIRECT_EXEMPT = [r"^grading/$"]  # machines report inside the cluster, past the proxy that ends TLS
+    SECURE_REDIRECT_EXEMPT = [r"^grading/$"]  # machines past the proxy, where LAB_GRADING_PORT is 0
     SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=31_536_000)
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True
@@ -202,6 +203,9 @@ LAB_API_CONNECTIONS = env.int("LAB_API_CONNECTIONS", default=8)  # of one proces
 
 # The one port on which /metrics is served, and nothing else: labs and the proxy reach another one. 0: on every port.
 LAB_METRICS_PORT = env.int("LAB_METRICS_PORT", default=0 if DEVELOPMENT else 9000)
+
+# The one port that labs reach: /grading/ is served there, and nothing else. 0: only beside the site, on every port.
+LAB_GRADING_PORT = env.int("LAB_GRADING_PORT", default=0 if DEVELOPMENT else 8001)
 
 # Grading tokens are an HMAC under this key: nothing to store, worthless once the session is closed. Missing, it is one
 # that nobody can guess.

@@ -2,11 +2,20 @@
 
 import json
 import logging
+import secrets
+import socket
+import subprocess
+import sys
+import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from http.client import HTTPConnection
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import processes
@@ -16,13 +25,14 @@ from django.urls import reverse
 from helpers import a_lab, a_student, expire, opened
 
 from deploy.sandbox import Sandbox
-from sessions_app.models import EndReason, Kind, LabSession, WrongTokens, database_now
+from sessions_app.models import EndReason, Kind, LabSession, LoginTries, WrongTokens, database_now
 from sessions_app.models.sessions import GRADING_TRIES
-from sessions_app.views.grading import WRONG_TRIES, WRONG_WINDOW
+from sessions_app.views.grading import GRADING, WRONG_TRIES, WRONG_WINDOW
 
 pytestmark = pytest.mark.django_db
 
 URL = "/grading/"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -268,3 +278,167 @@ def test_cookie_of_a_student_does_not_grade(client: Client) -> None:
     client.force_login(student)
 
     assert client.post(URL, '{"score": 100}', content_type="application/json").status_code == 401
+
+
+# --- the port that labs reach -------------------------------------------------------------------------
+
+
+class RealSite:
+    """gunicorn as the image runs it, in production: its three ports, and a Unix socket as some proxies want one."""
+
+    host = "labs.example.org"
+
+    def __init__(self, cluster: Sandbox, settings: Any, directory: Path) -> None:
+        self.port, self.grading_port, self.metrics_port = free_ports(3)
+        self.path = directory / "site"
+        self.log = directory / "log"
+        binds = [*(f"127.0.0.1:{port}" for port in (self.port, self.grading_port, self.metrics_port))]
+        command = [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", "labsite.wsgi"]
+        command += [f"--bind={bind}" for bind in (*binds, f"unix:{self.path}")]
+        variables = {
+            **processes.environment(cluster),
+            "LABSITE_MODE": "production",
+            "LABSITE_ENVIRONMENT": settings.LABSITE_ENVIRONMENT,
+            "SECRET_KEY": secrets.token_urlsafe(64),
+            "GRADING_KEY": settings.GRADING_KEY,
+            "ALLOWED_HOSTS": self.host,
+            "LABSITE_URL": f"http://web.labsite-prod.svc.cluster.local:{self.grading_port}",
+            "LAB_GRADING_PORT": str(self.grading_port),
+            "LAB_METRICS_PORT": str(self.metrics_port),
+        }
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                if self.ask("GET", "/healthz")[0] == 200:
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError(self.log.read_text())
+
+    def ask(
+        self, method: str, path: str, headers: dict[str, str] | None = None, *, at: int | Path = 0, body: str = ""
+    ) -> tuple[int, str]:
+        """At a port, the site's own unless said otherwise, or at the socket."""
+        connection = HTTPConnection("127.0.0.1", (at if isinstance(at, int) else 0) or self.port, timeout=20)
+        if isinstance(at, Path):
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(str(at))
+        connection.request(method, path, body, {"Host": self.host, **(headers or {})})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports: list[int] = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.fixture
+def site(transactional_db: None, cluster: Sandbox, settings: Any) -> Iterator[RealSite]:
+    with TemporaryDirectory() as directory:  # short: the path of a Unix socket has at most 107 characters
+        site = RealSite(cluster, settings, Path(directory))
+        try:
+            site.wait()
+            yield site
+        finally:
+            site.process.terminate()
+            site.process.wait(40)
+
+
+NO_PAGE = (404, 500)  # the page that says so needs collected static files, which are not there
+PAGES = [
+    *("/", "/login/", "/admin/login/", "/static/sessions_app/site.css", "/metrics"),
+    *("/healthz", "/readyz", "/healthz/reaper", "/grading", "/grading/x", "//grading/", "/grading/../login/"),
+]
+
+
+def lies(host: str, port: int) -> list[dict[str, str]]:
+    """What somebody could say of the port that a request came in on."""
+    return [
+        {"Host": f"{host}:{port}"},
+        {"X-Forwarded-Port": str(port), "SERVER_PORT": str(port), "Server-Port": str(port)},
+        {"X-Forwarded-Host": f"{host}:{port}", "Forwarded": f"host={host}:{port};proto=https"},
+    ]
+
+
+def test_labs_get_grading_on_their_port_and_nothing_else(site: RealSite, session: LabSession) -> None:
+    """A real web server in production: over plain HTTP, to any host name, whatever they say of the port."""
+    token = {"Authorization": f"Bearer {session.grading_token}"}
+    at = site.grading_port
+
+    for number, host in enumerate(("web.labsite-prod.svc.cluster.local", "10.244.3.17:8001", site.host, "not a host")):
+        body, told = json.dumps({"score": number}), json.dumps({"score": float(number)})
+        assert site.ask("POST", URL, {"Host": host, **token}, at=at, body=body) == (200, told)
+    assert {path: site.ask("GET", path, at=at)[0] for path in PAGES} == dict.fromkeys(PAGES, 404)
+    assert site.ask("GET", URL, at=at)[0] == 405
+    assert site.ask("POST", URL, at=at)[0] == 401
+
+    for port in (site.port, site.metrics_port):
+        for lie in lies(site.host, port):
+            for path in ("/login/", "/metrics", "/healthz"):
+                assert site.ask("GET", path, {**lie, "X-Forwarded-Proto": "https"}, at=at)[0] == 404, (path, lie)
+    assert site.ask("GET", "/grading/login/", {"SCRIPT_NAME": "/grading"}, at=at)[0] == 404
+
+
+def test_labs_cannot_try_passwords_by_saying_that_they_are_somebody_else(site: RealSite) -> None:
+    for number in range(12):
+        said = {"X-Forwarded-For": f"192.0.2.{number}", "X-Forwarded-Proto": "https"}
+        for path in ("/login/", "/admin/login/"):
+            tried = site.ask("POST", path, said, at=site.grading_port, body="username=staff&password=x")
+            assert tried[0] == 404
+
+    assert not LoginTries.objects.exists()
+
+
+def test_wrong_tokens_of_a_lab_are_counted_by_its_connection(site: RealSite) -> None:
+    for number in range(3):
+        said = {"X-Forwarded-For": f"192.0.2.{number}"}
+        assert site.ask("POST", URL, said, at=site.grading_port)[0] == 401
+
+    assert list(WrongTokens.objects.values_list("address", "count")) == [("127.0.0.1", 3)]
+
+
+def test_no_header_makes_the_sites_own_port_another(site: RealSite, session: LabSession) -> None:
+    """Labs outside of the cluster report there, by the proxy. Behind a Unix socket no port is told but in Host."""
+    token = {"Authorization": f"Bearer {session.grading_token}", "X-Forwarded-Proto": "https"}
+    assert site.ask("POST", URL, token, body='{"score": 7}') == (200, '{"score": 7.0}')
+
+    for at in (site.port, site.path):
+        for port in (site.grading_port, site.metrics_port):
+            for lie in lies(site.host, port):
+                assert site.ask("GET", "/login/", lie, at=at)[0] == 301, lie  # to HTTPS, as any page
+        for lie in lies(site.host, site.metrics_port):
+            assert site.ask("GET", "/metrics", {**lie, "X-Forwarded-Proto": "https"}, at=at)[0] in NO_PAGE, lie
+
+
+def test_port_0_serves_grading_beside_the_site_only(client: Client, session: LabSession, settings: Any) -> None:
+    assert settings.LAB_GRADING_PORT == 0  # in development
+
+    assert report(client, session.grading_token, SERVER_PORT="8001").status_code == 200
+    assert client.get("/login/", SERVER_PORT="8001").status_code == 200
+
+
+def test_machine_is_answered_in_its_own_language_on_its_port(client: Client, settings: Any) -> None:
+    settings.LAB_GRADING_PORT = 8001
+    answers = [
+        client.post(URL, SERVER_PORT=port, headers={"accept-language": language}).json()["error"]
+        for language in ("ko", "en")
+        for port in ("8001", "8000")
+    ]
+
+    assert answers[0] == answers[1] != answers[2] == answers[3]
+
+
+def test_address_that_the_port_answers_is_the_one_of_the_pages() -> None:
+    assert GRADING == reverse("grading") == URL

@@ -33,6 +33,7 @@ from test_settings import read_by_the_settings
 from sessions_app import labels, rights
 
 METRICS, METRICS_PORT = "/metrics", 9000
+GRADING_PORT = 8001
 SCHEMAS = "1.37"
 WORKLOADS = ("web", "reaper", "jobs", "migrate", "sweep", "fuse")
 READ_BY_DJANGO_Q = "Q_CLUSTER_NAME"
@@ -367,10 +368,12 @@ def test_machines_report_to_the_service_of_their_own_site(environment):
     data, service = settings_of(bodies), named(bodies, "Service", "web")
     host = f"web.labsite-{environment}.svc.cluster.local"
 
-    assert data["LABSITE_URL"] == f"http://{host}"
-    assert host in data["ALLOWED_HOSTS"].split(",")
-    port, _metrics = service["spec"]["ports"]
-    assert (port["port"], port["targetPort"]) == (80, main_container("web")["ports"][0]["name"])
+    assert data["LABSITE_URL"] == f"http://{host}:{GRADING_PORT}"
+    assert host not in data["ALLOWED_HOSTS"].split(",")  # that port asks for no name, and no other is reached by it
+    http, grading, _metrics = service["spec"]["ports"]
+    assert (http["port"], grading["port"]) == (80, GRADING_PORT)
+    listens = {port["name"]: port["containerPort"] for port in main_container("web")["ports"]}
+    assert (listens[http["targetPort"]], listens[grading["targetPort"]]) == (8000, GRADING_PORT)
     assert service["spec"]["selector"].items() <= on("web")["metadata"]["labels"].items()
 
 
@@ -450,7 +453,7 @@ def test_monitoring_is_optional_and_finds_the_web_server(tmp_path):
 
 
 def test_nobody_but_the_monitoring_reaches_the_metrics(tmp_path):
-    """Labs reach port 8000 of the web server, and the proxy the port called http."""
+    """Labs reach port 8001 of the web server, and the proxy the port called http."""
     for body in with_monitoring(tmp_path):
         if body["kind"] == "NetworkPolicy":
             for rule in (*body["spec"].get("ingress", ()), *body["spec"].get("egress", ())):

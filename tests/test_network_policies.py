@@ -11,6 +11,8 @@ from rendered import OVERLAYS, installation, pods, rendered
 from sessions_app import labels, manifests
 
 SESSION, ANOTHER = UUID(int=1), UUID(int=2)
+SITE, GRADING, METRICS = 8000, 8001, 9000
+NAMED = {"http": SITE, "grading": GRADING, "metrics": METRICS}
 API_SERVER, DATABASE, METADATA, ELSEWHERE = "10.0.0.1", "10.9.0.5", "169.254.169.254", "203.0.113.7"
 
 
@@ -81,7 +83,7 @@ def allows(direction: str, pod: Peer, other: Peer, port: int) -> bool:
     peers = {"Ingress": "from", "Egress": "to"}[direction]
     return not of_pod or any(
         any(matches(peer, other, pod.namespace) for peer in rule[peers])
-        and ("ports" not in rule or port in [8000 if p["port"] == "http" else p["port"] for p in rule["ports"]])
+        and ("ports" not in rule or port in [NAMED.get(p["port"], p["port"]) for p in rule["ports"]])
         for policy in of_pod
         for rule in policy["spec"].get(direction.lower(), ())
     )
@@ -102,9 +104,18 @@ def test_labs_may_ask_for_names_and_report_to_their_own_site(namespace):
     own = lab(namespace=namespace)
 
     assert may_talk(own, DNS, 53)
-    assert may_talk(own, site("web"), 8000)
-    assert not may_talk(own, site("web", "dev"), 8000)
-    assert not may_talk(own, site("web"), 22)
+    assert may_talk(own, site("web"), GRADING)
+    assert not may_talk(own, site("web", "dev"), GRADING)
+
+
+@pytest.mark.parametrize("namespace", ["labsite-vms", "labsite-pods"])
+@pytest.mark.parametrize("port", [22, 80, SITE, METRICS])
+def test_neither_side_lets_labs_to_what_else_the_site_serves(namespace, port):
+    """Past the proxy they would be believed whatever X-Forwarded-For they send."""
+    own = lab(namespace=namespace)
+
+    assert not allows("Egress", own, site("web"), port)
+    assert not allows("Ingress", site("web"), own, port)
 
 
 @pytest.mark.parametrize("namespace", ["labsite-vms", "labsite-pods"])
@@ -116,7 +127,7 @@ def test_labs_may_ask_for_names_and_report_to_their_own_site(namespace):
         (Peer(address=DATABASE), 5432),
         (Peer(address=METADATA), 80),
         (Peer(address=ELSEWHERE), 443),
-        (STRANGER, 8000),
+        (STRANGER, GRADING),
         (DNS, 443),
         (Peer("kube-system", {"component": "kube-apiserver"}), 53),
     ],
@@ -128,7 +139,8 @@ def test_labs_reach_nothing_else(namespace, target, port):
 
 @pytest.mark.parametrize("component", ["reaper", "jobs", "sweep", "fuse", "migrate"])
 def test_labs_do_not_reach_the_workers(component):
-    assert not may_talk(lab(), site(component), 8000)
+    assert not may_talk(lab(), site(component), SITE)
+    assert not may_talk(lab(), site(component), GRADING)
 
 
 def test_machines_of_one_group_see_each_other_and_nobody_elses_machine():
@@ -177,7 +189,9 @@ def test_site_reaches_no_metadata_and_no_other_port():
 
 
 def test_only_the_proxy_and_own_labs_reach_the_web_server():
-    assert may_talk(PROXY, site("web"), 8000)
-    assert not may_talk(STRANGER, site("web"), 8000)
-    assert not may_talk(lab("dev"), site("web"), 8000)
-    assert not may_talk(PROXY, site("reaper"), 8000)
+    assert may_talk(PROXY, site("web"), SITE)
+    assert not may_talk(PROXY, site("web"), GRADING)
+    assert not may_talk(PROXY, site("reaper"), SITE)
+    for port in (SITE, GRADING):
+        assert not may_talk(STRANGER, site("web"), port)
+        assert not may_talk(lab("dev"), site("web"), port)

@@ -10,10 +10,11 @@ from django.views.decorators.http import require_safe
 
 from sessions_app import health
 from sessions_app.metrics import CONTENT_TYPE, page
+from sessions_app.views.ports import arrived_on
 
 
 def probes(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware, the first: a kubelet comes over plain HTTP with the Pod's address as Host.
+    """Middleware, before all that minds names: a kubelet comes over plain HTTP with the Pod's address as Host.
 
     Neither the redirect to HTTPS nor ALLOWED_HOSTS may answer it, and no session is looked up for it.
     """
@@ -32,7 +33,7 @@ def probes(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
 
 def _may_be_measured(request: HttpRequest) -> bool:
     """By the port that it came in on, which a network policy guards; no header has a say in that."""
-    return settings.LAB_METRICS_PORT in (0, int(request.META["SERVER_PORT"] or 0))
+    return settings.LAB_METRICS_PORT in (0, arrived_on(request))
 
 
 @require_safe
