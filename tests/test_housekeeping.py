@@ -1,6 +1,8 @@
 """What is over for long enough goes, and nothing else; a year of sweeps stays small and fast."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +13,7 @@ from django_q.models import OrmQ, Schedule
 from helpers import a_lab, expire, running, sweep
 from test_metrics import a_gone_session, a_run, scrape
 
-from sessions_app import housekeeping, marker, schedules, tasks
+from sessions_app import figures, housekeeping, marker, schedules, tasks
 from sessions_app.cluster import connect
 from sessions_app.models import (
     Deletion,
@@ -154,6 +156,40 @@ def test_it_goes_in_batches_as_long_as_there_is_time(monkeypatch):
     assert housekeeping.prune(now, seconds=0) == {}
     assert housekeeping.prune(now) == {"sessions": 5}
     assert Tally.objects.get(name="gone_seconds", label="60").value == 5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_three_pruners_at_once_count_each_row_once(monkeypatch):
+    """Each waits with its batch in hand until all three have one."""
+    monkeypatch.setattr(housekeeping, "BATCH", 100)
+    now = database_now()
+    old = now - timedelta(days=400)
+    times = {"first_seen": old, "last_seen": old, "resolved_at": old}
+    ReapFailure.objects.bulk_create(ReapFailure(direction="ghosts", subject=str(n), **times) for n in range(300))
+    all_three, counting = threading.Barrier(3, timeout=10), figures.of_failures
+
+    def together(rows: Any) -> Any:
+        all_three.wait()
+        return counting(rows)
+
+    def prune(_number: int) -> dict[str, int]:
+        try:
+            return housekeeping.prune(now)
+        finally:
+            connection.close()
+
+    monkeypatch.setattr(figures, "of_failures", together)
+    with ThreadPoolExecutor(3) as pruners:
+        assert list(pruners.map(prune, range(3))) == [{"failures": 100}] * 3
+
+    assert not ReapFailure.objects.exists()
+    assert Tally.objects.get(name="failures", label="ghosts").value == 300
+
+
+def test_it_ends_by_itself_before_the_worker_ends_it(settings):
+    jobs = {**settings.Q_CLUSTER, **settings.Q_CLUSTER["ALT_CLUSTERS"]["jobs"]}
+
+    assert jobs["timeout"] >= housekeeping.PRUNE_SECONDS + 10  # the last batch may begin just at its end
 
 
 @pytest.mark.django_db(transaction=True)
