@@ -125,6 +125,31 @@ def test_a_copy_of_the_example_is_read_and_the_environment_goes_before_it(instal
     assert (found["LAB_VM_SEATS"], found["LAB_LIFETIME"]) == (6, "datetime.timedelta(seconds=420)")
 
 
+# --- what production gets -------------------------------------------------------------------------
+
+
+def test_database_of_production_is_never_waited_for_without_end(installation):
+    database = settings_with(installation, **REQUIRED)["DATABASES"]["default"]
+
+    assert (database["CONN_MAX_AGE"], database["CONN_HEALTH_CHECKS"]) == (0, True)
+    assert database["OPTIONS"] == {
+        "connect_timeout": 5,
+        "keepalives": 1,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+        "options": "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000",
+    }
+
+
+def test_every_cookie_of_production_is_sent_over_tls_only(installation):
+    found = settings_with(installation, **REQUIRED)
+
+    secure = {name: value for name, value in found.items() if name.endswith("_COOKIE_SECURE")}
+    assert secure == dict.fromkeys(["SESSION_COOKIE_SECURE", "CSRF_COOKIE_SECURE", "LANGUAGE_COOKIE_SECURE"], True)
+
+
 # --- what production refuses ----------------------------------------------------------------------
 
 
