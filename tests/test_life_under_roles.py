@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 from helpers import a_lab, a_machine, expire, left_of, opened, run_jobs, running, sweep
-from rendered import Manifest, installation, rendered, rules
+from rendered import OVERLAYS, Manifest, installation, named, rendered, rules
 
 from deploy.sandbox import Sandbox
 from sessions_app import checks, closing, fuse, labels, opening, rights
-from sessions_app.cluster import ClusterError, connect
+from sessions_app.cluster import RESOURCES, ClusterError, connect
 from sessions_app.models import EndReason, Kind, LabSession, ReapFailure, ReapRun, Status, database_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -246,20 +246,48 @@ def test_fuse_needs_each_right(sandbox, settings, right):
 # --- the API server refuses too -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", [SITE, FUSE])
+DELETES = [
+    (who, right) for who, granted in ((SITE, rights.SITE), (FUSE, rights.FUSE)) for right in granted
+    if right.verb == "delete"
+]  # fmt: skip
+SPECS: dict[str, Manifest] = {
+    "Pod": {"containers": [{"name": "lab", "image": "registry.example/lab:1"}]},
+    "Service": {"clusterIP": "None"},
+    "NetworkPolicy": {"podSelector": {}},
+}
+
+
+def create_theirs(cluster: Sandbox, right: rights.Right, marks: dict[str, str]) -> None:
+    if right.kind == "VirtualMachine":
+        a_machine(cluster, "theirs", right.namespace, marks)
+        return
+    resource = RESOURCES[right.kind]
+    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+    about = {"name": "theirs", "namespace": right.namespace, "labels": marks}
+    spec = {"spec": SPECS[right.kind]} if right.kind in SPECS else {}
+    cluster.create({"apiVersion": version, "kind": right.kind, "metadata": about, **spec})
+
+
+@pytest.mark.parametrize(("who", "right"), DELETES, ids=str)
 @pytest.mark.parametrize("marks", [{labels.ENVIRONMENT: "dev"}, {}], ids=["another environment's", "unlabelled"])
-@pytest.mark.parametrize("kind", ["VirtualMachine", "Secret"])
-def test_api_server_denies_an_installation_what_is_not_its_own(sandbox, settings, who, marks, kind):
+def test_api_server_denies_an_installation_what_is_not_its_own(sandbox, settings, who, marks, right):
     install(sandbox, settings, who)
-    a_machine(sandbox, "lab-theirs", "labsite-vms", marks)
-    secret = {"name": "lab-theirs", "namespace": "labsite-vms", "labels": marks}
-    sandbox.create({"apiVersion": "v1", "kind": "Secret", "metadata": secret})
+    create_theirs(sandbox, right, marks)
 
     with pytest.raises(ClusterError, match=r"labsite\.dev/environment=prod") as denied:
-        connect().delete(kind, "labsite-vms", "lab-theirs", None)
+        connect().delete(right.kind, right.namespace, "theirs", None)
 
     assert denied.value.status == 422
-    assert sandbox.get(kind, "labsite-vms", "lab-theirs")
+    assert sandbox.get(right.kind, right.namespace, "theirs")
+
+
+@pytest.mark.parametrize("environment", OVERLAYS)
+def test_api_server_denies_too_what_it_cannot_judge(environment):
+    """The sandbox judges every policy that it takes, so this is read and not tried."""
+    bodies = installation(environment)
+
+    assert named(bodies, "ValidatingAdmissionPolicy")["spec"]["failurePolicy"] == "Fail"
+    assert named(bodies, "ValidatingAdmissionPolicyBinding")["spec"]["validationActions"] == ["Deny"]
 
 
 def test_sweep_records_a_denial_like_any_other_failure(sandbox, settings):
