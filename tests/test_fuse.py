@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,28 @@ def test_without_a_listing_it_ends_with_2(cluster, settings, fault):
     status, text = command("reap", "--fuse")
 
     assert (status, len(text.splitlines()), deletes(cluster)) == (2, 1, [])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [("list", {"silent": True}), ("delete", {"silent": True}), ("delete", {"delay": 0.3}), ("create", {"delay": 0.3})],
+    ids=str,
+)
+def test_silent_or_slow_cluster_ends_in_the_budget(cluster, settings, fault):
+    """C35, for the fuse: one call may take all of it, or many together."""
+    settings.LAB_API_TIMEOUT_SECONDS, settings.LAB_SWEEP_BUDGET_SECONDS = 2.0, 0.6
+    for _ in range(8):
+        machine(cluster, settings)
+    cluster.fail(fault[0], "*", **fault[1])
+    began = time.monotonic()
+
+    command("reap", "--fuse")
+
+    assert 0.5 < time.monotonic() - began < 1.6
+    cluster.clear_faults()
+    settings.LAB_SWEEP_BUDGET_SECONDS = 45
+    assert command("reap", "--fuse")[0] == 0
+    assert there(cluster) == []
 
 
 @pytest.mark.parametrize("environment", ["", "prod/eu", "Test"])
