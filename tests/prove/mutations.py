@@ -103,6 +103,41 @@ MUTATIONS = (
         "        if found is None:\n            raise Foreign(",
         "tests/test_sweep.py::test_somebody_elses_machine_under_our_name_stops_the_closing_before_its_secret",
     ),
+    Mutation(
+        "let the fuse take all the time there is",
+        "sessions_app/fuse.py",
+        "connect(budget=settings.LAB_SWEEP_BUDGET_SECONDS)",
+        "connect()",
+        "tests/test_fuse.py::test_silent_or_slow_cluster_ends_in_the_budget",
+    ),
+    Mutation(
+        "forget what the pruned rows counted",
+        "sessions_app/housekeeping.py",
+        "        Tally.add(entry for entries in counting(rows) for entry in entries)\n",
+        "",
+        "tests/test_metrics.py::test_what_is_pruned_stays_counted",
+    ),
+    Mutation(
+        "let two pruners take the same rows",
+        "sessions_app/housekeeping.py",
+        ".select_for_update(skip_locked=True)",
+        "",
+        "tests/test_housekeeping.py::test_three_pruners_at_once_count_each_row_once",
+    ),
+    Mutation(
+        "alarm while the sweeps go well, and not when they do not",
+        "deploy/kubernetes/components/monitoring/alerts.yaml",
+        'labsite_last_success_age_seconds{namespace="NAMESPACE"}) > 180\n',
+        'labsite_last_success_age_seconds{namespace="NAMESPACE"}) < 180\n',
+        "tests/test_metrics.py::test_alert_fires_when_it_is_needed_and_only_then",
+    ),
+    Mutation(
+        "guard nothing but Secrets at the API server",
+        "deploy/kubernetes/base/admission.yaml",
+        "      resources: [secrets, services, pods, configmaps]\n",
+        "      resources: [secrets]\n",
+        "tests/test_life_under_roles.py::test_api_server_denies_an_installation_what_is_not_its_own",
+    ),
 )
 
 
