@@ -308,6 +308,7 @@ def test_sweep_records_a_denial_like_any_other_failure(sandbox, settings):
 def test_sweep_touches_nothing_that_manifests_brought(sandbox, settings):
     install(sandbox, settings)
     apply(sandbox, installation("dev"))
+    sandbox.settle()  # until then the quota's status is still to come
     before = {kind: sandbox.objects(kind) for kind in ("NetworkPolicy", "Role", "ResourceQuota", "ServiceAccount")}
 
     assert sweep().result == sweep().result == ReapRun.Result.DONE
