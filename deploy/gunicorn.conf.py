@@ -3,9 +3,7 @@
 
 from labsite.logs import logging_config
 
-# The site; the port for what labs report (LAB_GRADING_PORT), the only one that they reach; and the metrics
-# (LAB_METRICS_PORT), which nobody else may see.
-bind = ["0.0.0.0:8000", "0.0.0.0:8001", "0.0.0.0:9000"]
+bind = ["0.0.0.0:8000", "0.0.0.0:9000"]  # the site, and the metrics (LAB_METRICS_PORT), which nobody else may see
 workers = 2
 threads = 4  # a request that opens a session waits up to 0.7 s for the cluster: others go on meanwhile
 timeout = 30

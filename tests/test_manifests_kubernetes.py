@@ -35,7 +35,7 @@ from sessions_app import labels, rights
 METRICS, METRICS_PORT = "/metrics", 9000
 GRADING_PORT = 8001
 SCHEMAS = "1.37"
-WORKLOADS = ("web", "reaper", "jobs", "migrate", "sweep", "fuse")
+WORKLOADS = ("web", "grading", "reaper", "jobs", "migrate", "sweep", "fuse")
 READ_BY_DJANGO_Q = "Q_CLUSTER_NAME"
 COMPARED = ("Role", "RoleBinding", "NetworkPolicy", "ResourceQuota", "Deployment", "CronJob", "Service")
 SECRETS = {"SECRET_KEY", "GRADING_KEY", "DATABASE_URL"}
@@ -365,16 +365,27 @@ def test_web_is_given_all_that_production_must_have():
 
 def test_machines_report_to_the_service_of_their_own_site(environment):
     bodies = installation(environment)
-    data, service = settings_of(bodies), named(bodies, "Service", "web")
-    host = f"web.labsite-{environment}.svc.cluster.local"
+    data, service = settings_of(bodies), named(bodies, "Service", "grading")
+    container = main_container("grading")
+    host = f"grading.labsite-{environment}.svc.cluster.local"
 
     assert data["LABSITE_URL"] == f"http://{host}:{GRADING_PORT}"
     assert host not in data["ALLOWED_HOSTS"].split(",")  # that port asks for no name, and no other is reached by it
-    http, grading, _metrics = service["spec"]["ports"]
-    assert (http["port"], grading["port"]) == (80, GRADING_PORT)
-    listens = {port["name"]: port["containerPort"] for port in main_container("web")["ports"]}
-    assert (listens[http["targetPort"]], listens[grading["targetPort"]]) == (8000, GRADING_PORT)
-    assert service["spec"]["selector"].items() <= on("web")["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    listens = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert (port["port"], listens[port["targetPort"]]) == (GRADING_PORT, GRADING_PORT)
+    assert service["spec"]["selector"].items() <= on("grading")["metadata"]["labels"].items()
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert listens[container[probe]["httpGet"]["port"]] == 8000  # nothing but /grading/ is answered on the other
+
+
+def test_labs_that_keep_a_web_server_busy_keep_nobody_from_the_site():
+    """Sixteen requests that never end took every thread of one: what labs reach runs in Pods of its own."""
+    listens = {port["containerPort"] for port in main_container("web")["ports"]}
+    binds = [word for word in main_container("grading")["command"] if word.startswith("0.0.0.0:")]
+
+    assert GRADING_PORT not in listens
+    assert binds == ["0.0.0.0:8000", f"0.0.0.0:{GRADING_PORT}"]
 
 
 # --- rights -----------------------------------------------------------------------------------------
@@ -453,7 +464,7 @@ def test_monitoring_is_optional_and_finds_the_web_server(tmp_path):
 
 
 def test_nobody_but_the_monitoring_reaches_the_metrics(tmp_path):
-    """Labs reach port 8001 of the web server, and the proxy the port called http."""
+    """Labs reach port 8001 of the grading Pods, and the proxy the port called http."""
     for body in with_monitoring(tmp_path):
         if body["kind"] == "NetworkPolicy":
             for rule in (*body["spec"].get("ingress", ()), *body["spec"].get("egress", ())):

@@ -104,8 +104,8 @@ def test_labs_may_ask_for_names_and_report_to_their_own_site(namespace):
     own = lab(namespace=namespace)
 
     assert may_talk(own, DNS, 53)
-    assert may_talk(own, site("web"), GRADING)
-    assert not may_talk(own, site("web", "dev"), GRADING)
+    assert may_talk(own, site("grading"), GRADING)
+    assert not may_talk(own, site("grading", "dev"), GRADING)
 
 
 @pytest.mark.parametrize("namespace", ["labsite-vms", "labsite-pods"])
@@ -114,8 +114,9 @@ def test_neither_side_lets_labs_to_what_else_the_site_serves(namespace, port):
     """Past the proxy they would be believed whatever X-Forwarded-For they send."""
     own = lab(namespace=namespace)
 
-    assert not allows("Egress", own, site("web"), port)
-    assert not allows("Ingress", site("web"), own, port)
+    for component in ("web", "grading"):
+        assert not allows("Egress", own, site(component), port)
+        assert not allows("Ingress", site(component), own, port)
 
 
 @pytest.mark.parametrize("namespace", ["labsite-vms", "labsite-pods"])
@@ -137,8 +138,8 @@ def test_labs_reach_nothing_else(namespace, target, port):
     assert not may_talk(lab(namespace=namespace), target, port)
 
 
-@pytest.mark.parametrize("component", ["reaper", "jobs", "sweep", "fuse", "migrate"])
-def test_labs_do_not_reach_the_workers(component):
+@pytest.mark.parametrize("component", ["web", "reaper", "jobs", "sweep", "fuse", "migrate"])
+def test_labs_reach_no_other_pod_of_the_site(component):
     assert not may_talk(lab(), site(component), SITE)
     assert not may_talk(lab(), site(component), GRADING)
 
@@ -168,12 +169,13 @@ def test_site_reaches_what_it_needs(environment):
             may_talk(site(component, environment), Peer(address=DATABASE), 5432),
             may_talk(site(component, environment), Peer(address=API_SERVER), 6443),
         )
-        for component in ("web", "reaper", "jobs", "sweep", "migrate", "fuse")
+        for component in ("web", "grading", "reaper", "jobs", "sweep", "migrate", "fuse")
     }
 
     both = (True, True, True)
     assert needs == {
         "web": both,
+        "grading": (True, True, False),
         "reaper": both,
         "jobs": both,
         "sweep": both,
@@ -188,10 +190,11 @@ def test_site_reaches_no_metadata_and_no_other_port():
     assert not may_talk(site("reaper"), STRANGER, 443)
 
 
-def test_only_the_proxy_and_own_labs_reach_the_web_server():
+def test_only_the_proxy_reaches_the_web_server_and_only_own_labs_report():
     assert may_talk(PROXY, site("web"), SITE)
-    assert not may_talk(PROXY, site("web"), GRADING)
     assert not may_talk(PROXY, site("reaper"), SITE)
     for port in (SITE, GRADING):
-        assert not may_talk(STRANGER, site("web"), port)
-        assert not may_talk(lab("dev"), site("web"), port)
+        for component in ("web", "grading"):
+            assert not may_talk(STRANGER, site(component), port)
+            assert not may_talk(lab("dev"), site(component), port)
+            assert (component, port) == ("web", SITE) or not may_talk(PROXY, site(component), port)
