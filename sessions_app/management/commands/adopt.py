@@ -41,7 +41,7 @@ class Command(BaseCommand):
             now = database_now()
             kept = adopting.open_sessions(keep)
             survey = adopting.survey(now)
-            self.stdout.writelines(f"{line}\n" for line in report(survey, [session.name for session in kept]))
+            self.stdout.write("\n".join(report(survey, [session.name for session in kept])))
             if yes:
                 run = adopting.adopt(now, trigger=Trigger.COMMAND, who=operator(), keep=kept)
                 self.stdout.write(_("On record as %(run)s: %(message)s") % {"run": run, "message": run.message})

@@ -55,7 +55,7 @@ class Command(BaseCommand):
         if as_json:
             self.stdout.write(json.dumps(burn_document(done), cls=DjangoJSONEncoder, indent=2))
         else:
-            self.stdout.writelines(f"{line}\n" for line in burn_report(done, dry_run))
+            self.stdout.write("\n".join(burn_report(done, dry_run)))
         if not done.whole:
             sys.exit(WITH_FAILURES)
 
@@ -70,7 +70,7 @@ class Command(BaseCommand):
         if as_json:
             self.stdout.write(json.dumps(document(run, failures, dry_run), cls=DjangoJSONEncoder, indent=2))
         else:
-            self.stdout.writelines(f"{line}\n" for line in report(run, failures, dry_run))
+            self.stdout.write("\n".join(report(run, failures, dry_run)))
         if status := EXIT_STATUS.get(ReapRun.Result(run.result), COULD_NOT):
             sys.exit(status)
 

@@ -42,7 +42,7 @@ class Command(BaseCommand):
         if as_json:
             self.stdout.write(json.dumps(asdict(report), cls=DjangoJSONEncoder, indent=2))
         else:
-            self.stdout.write("\n".join(lines(report)))  # at once: `| head` must not meet the rest
+            self.stdout.write("\n".join(lines(report)))
 
 
 def lines(report: Report) -> Iterator[str]:
