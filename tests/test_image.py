@@ -420,6 +420,7 @@ def test_image_runs_everything_from_a_directory_that_it_cannot_write_to(image, p
         assert done.returncode == 0, (command, done.stderr)
     fuse_only = {name: value for name, value in production.items() if name not in SECRETS}
     assert image.run("python", "manage.py", "reap", "--fuse", **fuse_only).returncode == 0
+    assert image.run("python", "manage.py", "check", "--tag", "fuse", **fuse_only).returncode == 0
     serves(image, production)
     works(image, production)
 
