@@ -263,7 +263,7 @@ def test_migration_alone_can_be_applied_again(environment):
     assert bearing == ["Job"]
 
 
-@pytest.mark.parametrize("component", ["web", "reaper", "jobs", "sweep"])
+@pytest.mark.parametrize("component", ["web", "grading", "reaper", "jobs", "sweep"])
 def test_whoever_needs_the_database_asks_first_whether_it_is_migrated(environment, component):
     (first,) = on(component, environment)["spec"]["initContainers"]
 

@@ -200,7 +200,6 @@ def test_only_the_proxy_reaches_the_web_server_and_only_own_labs_report():
             assert (component, port) == ("web", SITE) or not may_talk(PROXY, site(component), port)
 
 
-
 # --- a site outside of the cluster ------------------------------------------------------------------
 
 SITE_ADDRESS = "192.0.2.10"

@@ -108,6 +108,20 @@ def versions(cluster: Any) -> dict[tuple[str, str], tuple[str, str]]:
     }
 
 
+def test_restore_stops_and_a_rotation_restarts_all_that_runs():
+    """Whatever writes into the old database, or signs with the old key, is among them."""
+    running_all = {body["metadata"]["name"] for body in installation("prod") if body["kind"] == "Deployment"}
+    (stopped,) = re.findall(r"scale (.*) --replicas=0", chapter("Restore"))
+    (awaited,) = re.findall(r"component in \((.*)\)", chapter("Restore"))
+    started = re.findall(r"scale (.*) --replicas=[12]", chapter("Restore"))
+    (restarted,) = re.findall(r"rollout restart (.*)`", chapter("Rotate secrets"))
+    (watched,) = re.findall(r"rollout status (.*)\n", chapter("Upgrade and roll back"))
+
+    for words in (stopped, " ".join(started), restarted, watched):
+        assert set(words.split()) == {f"deploy/{name}" for name in running_all}
+    assert set(awaited.split(", ")) == running_all
+
+
 def test_sweep_is_suspended_first_and_goes_on_at_last():
     suspended = re.findall(r'"suspend": (\w+)', chapter("Restore"))
     scaled = re.findall(r"--replicas=(\d)", chapter("Restore"))
