@@ -12,6 +12,7 @@ from typing import Any
 
 import environ
 from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 from labsite import logs
@@ -106,10 +107,26 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # `manage.py` sets DATABASE_URL in development, where the embedded server (deploy/postgres.py) serves.
 DATABASE_URL = required("DATABASE_URL", in_development="postgresql:///labsite")
 NO_DATABASE: dict[str, Any] = {"ENGINE": "labsite.no_database"}
-DATABASES = {"default": env.db_url_config(DATABASE_URL) if DATABASE_URL else NO_DATABASE}
+
+
+def database(url: str) -> dict[str, Any]:
+    """Refuses an address that cannot be meant, without a word of it: what does not fit may be half a password."""
+    try:
+        found: dict[str, Any] = env.db_url_config(url)
+    except ValueError:
+        found = {}
+    if "@" in found.get("NAME", "@"):
+        raise ImproperlyConfigured("DATABASE_URL cannot be read: percent-encode what is special in its password.")
+    return found
+
+
+DATABASES = {"default": database(DATABASE_URL) if DATABASE_URL else NO_DATABASE}
 # A worker may live for weeks: a connection is never kept past its task, and a peer that vanished is noticed in seconds
 # (with a long CONN_MAX_AGE a frozen database hung a worker without a log line).
 DATABASES["default"].update(CONN_MAX_AGE=env.int("DATABASE_CONN_MAX_AGE", default=0), CONN_HEALTH_CHECKS=True)
+# A migration may take longer than anything else: its Job says 0, which is no limit. (PGOPTIONS does nothing here: libpq
+# takes it only where no options are given.)
+STATEMENT_TIMEOUT_SECONDS = env.int("DATABASE_STATEMENT_TIMEOUT_SECONDS", default=15)
 DATABASES["default"]["OPTIONS"] = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -117,7 +134,8 @@ DATABASES["default"]["OPTIONS"] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
-    "options": "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000",
+    "options": f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000} -c lock_timeout=5000"
+    " -c idle_in_transaction_session_timeout=30000",
     **DATABASES["default"].get("OPTIONS", {}),
 }
 

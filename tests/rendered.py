@@ -15,7 +15,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("prod", "dev")
-EVERYTHING = ("namespaces", *(f"overlays/{name}" for name in OVERLAYS))
+OUTSIDE = "outside"  # the overlay of an installation whose site runs elsewhere
+EVERYTHING = ("namespaces", *(f"overlays/{name}" for name in (*OVERLAYS, OUTSIDE)))
 
 Manifest = dict[str, Any]
 
@@ -34,7 +35,7 @@ def _rendered(name: str) -> list[Manifest]:
 
 
 def rendered(name: str) -> list[Manifest]:
-    """`namespaces`, `overlays/prod`, `overlays/dev`."""
+    """`namespaces`, `overlays/prod`, `overlays/dev`, `overlays/outside`."""
     return copy.deepcopy(_rendered(name))
 
 

@@ -129,15 +129,21 @@ def test_image_runs_the_web_server_without_a_shell():
     assert_runs(json.loads(command))
 
 
-def test_web_server_listens_where_the_manifests_look():
+def gunicorn() -> dict[str, Any]:
     config: dict[str, Any] = {}
     exec((DEPLOY / "gunicorn.conf.py").read_text(), config)  # as gunicorn does
+    return config
+
+
+def test_web_server_listens_where_the_manifests_look():
+    config = gunicorn()
     ports = [address.rpartition(":")[2] for address in config["bind"]]
     (container,) = pods(installation("prod"))["web"]["spec"]["containers"]
 
     assert of_image("EXPOSE") == [" ".join(ports)]
     assert ports == [str(port["containerPort"]) for port in container["ports"]]
     grace = pods(installation("prod"))["web"]["spec"]["terminationGracePeriodSeconds"]
+    assert config["graceful_timeout"] >= config["timeout"]  # what may run that long may end, too
     assert grace >= config["graceful_timeout"] + container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert config["worker_tmp_dir"] == container["volumeMounts"][0]["mountPath"]
 
@@ -168,6 +174,51 @@ def test_nothing_of_development_is_pinned():
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
 
     assert not {canonicalize_name(Requirement(tool).name) for tool in tools} & set(pinned())
+
+
+# --- the database's address -------------------------------------------------------------------------
+
+
+def manage(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """In production, with these variables and no `.env`."""
+    return subprocess.run(
+        [sys.executable, "manage.py", *command],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "LABSITE_ENV_FILE": "/dev/null", **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("password", ["s3cret#a/half", "s3cret/half", "s3cret?half", "12/s3cret"])
+def test_database_address_that_cannot_be_read_is_refused_without_a_word_of_it(password):
+    done = manage("check", DATABASE_URL=f"postgresql://labsite:{password}@db.example.org/labsite")
+
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert line == "DATABASE_URL cannot be read: percent-encode what is special in its password."
+
+
+def test_password_in_the_database_address_may_be_percent_encoded():
+    script = "from django.conf import settings; print(settings.DATABASES['default']['PASSWORD'])"
+
+    done = manage("shell", "--no-imports", "-c", script, DATABASE_URL="postgresql://labsite:a%23b%2Fc%3F@db/labsite")
+
+    assert done.stdout == "a#b/c?\n", done.stderr
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("seconds", "shown"), [("0", "0"), ("90", "90s"), (None, "15s")])
+def test_statement_in_the_database_may_take_as_long_as_the_setting_says(cluster, seconds, shown):
+    script = "from django.db import connection as c; k = c.cursor(); k.execute('SHOW statement_timeout'); print(*k)"
+    given = {"DATABASE_URL": environment(cluster)["DATABASE_URL"]}
+    if seconds is not None:
+        given["DATABASE_STATEMENT_TIMEOUT_SECONDS"] = seconds
+
+    done = manage("shell", "--no-imports", "-c", script, **given)
+
+    assert done.stdout == f"('{shown}',)\n", done.stderr
 
 
 # --- compose ----------------------------------------------------------------------------------------
@@ -237,6 +288,19 @@ def test_compose_knows_who_is_well_and_lets_workers_finish():
     assert "/readyz" in found["web"]["healthcheck"]["test"][-1]
     assert [found[name]["environment"]["Q_CLUSTER_NAME"] for name in ("reaper", "jobs")] == ["reaper", "jobs"]
     assert [found[name]["stop_grace_period"] for name in ("reaper", "jobs")] == ["200s", "200s"]
+    assert int(found["web"]["stop_grace_period"].removesuffix("s")) >= gunicorn()["graceful_timeout"] + 5
+
+
+def test_compose_drives_a_second_sweep_every_five_minutes():
+    assert services()["driver"]["command"] == ["sh", "-c", "while sleep 300; do python manage.py reap; done"]
+
+
+def test_compose_gives_only_the_migration_as_much_time_as_it_needs():
+    unlimited = {
+        name for name in OURS if services()[name]["environment"].get("DATABASE_STATEMENT_TIMEOUT_SECONDS") == "0"
+    }
+
+    assert unlimited == {"migrate"}
 
 
 def test_compose_holds_no_secrets():
@@ -356,6 +420,7 @@ def test_image_runs_everything_from_a_directory_that_it_cannot_write_to(image, p
         assert done.returncode == 0, (command, done.stderr)
     fuse_only = {name: value for name, value in production.items() if name not in SECRETS}
     assert image.run("python", "manage.py", "reap", "--fuse", **fuse_only).returncode == 0
+    assert image.run("python", "manage.py", "check", "--tag", "fuse", **fuse_only).returncode == 0
     serves(image, production)
     works(image, production)
 

@@ -414,6 +414,19 @@ def test_alert_fires_when_it_is_needed_and_only_then(cluster, settings, rule, ba
     assert fires(rule, now, before) == bad
 
 
+def test_alert_about_the_drivers_asks_kube_state_metrics_for_both():
+    (rule,) = (rule for rule in alerts() if rule not in ours())
+
+    names = re.search(r'__name__=~"([\w|]+)"', rule["expr"])
+    drivers = re.search(r'cronjob=~"([\w|]+)"', rule["expr"])
+
+    assert names
+    assert set(names[1].split("|")) == {"kube_cronjob_status_last_successful_time", "kube_cronjob_created"}
+    assert drivers
+    assert set(drivers[1].split("|")) == {"sweep", "fuse"}
+    assert rule["expr"].endswith("> 1200")
+
+
 def test_every_alert_is_in_the_handbook():
     text = (ROOT / "docs" / "operations.md").read_text()
 

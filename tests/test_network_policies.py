@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from rendered import OVERLAYS, installation, pods, rendered
+from rendered import EVERYTHING, OUTSIDE, OVERLAYS, installation, pods, rendered
 
 from sessions_app import labels, manifests
 
@@ -42,7 +42,7 @@ STRANGER = Peer("default", {"app": "anything"})
 
 
 def policies() -> list[Any]:
-    everything = [body for what in ("namespaces", *(f"overlays/{o}" for o in OVERLAYS)) for body in rendered(what)]
+    everything = [body for what in EVERYTHING for body in rendered(what)]
     machine = manifests.Machine(
         environment="prod", session=SESSION, namespace="labsite-vms", nodes=labels.node_names(SESSION, 2)
     )
@@ -198,3 +198,30 @@ def test_only_the_proxy_reaches_the_web_server_and_only_own_labs_report():
             assert not may_talk(STRANGER, site(component), port)
             assert not may_talk(lab("dev"), site(component), port)
             assert (component, port) == ("web", SITE) or not may_talk(PROXY, site(component), port)
+
+
+# --- a site outside of the cluster ------------------------------------------------------------------
+
+SITE_ADDRESS = "192.0.2.10"
+
+
+@pytest.mark.parametrize("namespace", ["labsite-vms", "labsite-pods"])
+def test_labs_of_a_site_outside_reach_its_one_address_and_nothing_else(namespace):
+    own = lab(OUTSIDE, namespace=namespace)
+
+    assert may_talk(own, DNS, 53)
+    assert may_talk(own, Peer(address=SITE_ADDRESS), 443)
+    assert not may_talk(own, Peer(address=SITE_ADDRESS), 22)
+    assert not may_talk(own, Peer(address=ELSEWHERE), 443)
+    assert not may_talk(lab(namespace=namespace), Peer(address=SITE_ADDRESS), 443)  # another installation's
+
+
+def test_fuse_of_a_site_outside_reaches_the_api_and_is_reached_by_nobody():
+    fuse = site("fuse", OUTSIDE)
+
+    assert may_talk(fuse, DNS, 53)
+    assert may_talk(fuse, Peer(address=API_SERVER), 6443)
+    assert not may_talk(fuse, Peer(address=DATABASE), 5432)
+    assert not may_talk(fuse, Peer(address=METADATA), 443)
+    assert not may_talk(lab(OUTSIDE), fuse, 8000)
+    assert not may_talk(Peer(address=ELSEWHERE), fuse, 8000)

@@ -133,7 +133,7 @@ MUTATIONS = (
     ),
     Mutation(
         "guard nothing but Secrets at the API server",
-        "deploy/kubernetes/base/admission.yaml",
+        "deploy/kubernetes/cluster/admission.yaml",
         "      resources: [secrets, services, pods, configmaps]\n",
         "      resources: [secrets]\n",
         "tests/test_life_under_roles.py::test_api_server_denies_an_installation_what_is_not_its_own",
