@@ -127,6 +127,7 @@ DATABASES["default"].update(CONN_MAX_AGE=env.int("DATABASE_CONN_MAX_AGE", defaul
 # A migration may take longer than anything else: its Job says 0, which is no limit. (PGOPTIONS does nothing here: libpq
 # takes it only where no options are given.)
 STATEMENT_TIMEOUT_SECONDS = env.int("DATABASE_STATEMENT_TIMEOUT_SECONDS", default=15)
+_given = DATABASES["default"].get("OPTIONS", {})  # by the URL's query: it is added, and wins
 DATABASES["default"]["OPTIONS"] = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -134,9 +135,9 @@ DATABASES["default"]["OPTIONS"] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
+    **_given,
     "options": f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000} -c lock_timeout=5000"
-    " -c idle_in_transaction_session_timeout=30000",
-    **DATABASES["default"].get("OPTIONS", {}),
+    f" -c idle_in_transaction_session_timeout=30000 {_given.get('options', '')}".rstrip(),
 }
 
 # --- Language and time ----------------------------------------------------------------------------

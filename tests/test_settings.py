@@ -143,6 +143,15 @@ def test_database_of_production_is_never_waited_for_without_end(installation):
     }
 
 
+def test_options_of_the_url_are_added_and_take_none_of_ours_away(installation):
+    url = REQUIRED["DATABASE_URL"] + "?connect_timeout=9&options=-c%20statement_timeout%3D60000"
+    found = settings_with(installation, **{**REQUIRED, "DATABASE_URL": url})["DATABASES"]["default"]["OPTIONS"]
+
+    assert found["connect_timeout"] in (9, "9")
+    assert found["options"].endswith("idle_in_transaction_session_timeout=30000 -c statement_timeout=60000")
+    assert found["tcp_user_timeout"] == 15_000
+
+
 def test_every_cookie_of_production_is_sent_over_tls_only(installation):
     found = settings_with(installation, **REQUIRED)
 
