@@ -15,7 +15,6 @@ from django_q.tasks import async_task
 from sessions_app import closing, labels, locks, machines, manifests, marker, pausing
 from sessions_app.cluster import Cluster, ClusterError, Refused, connect
 from sessions_app.models import (
-    DatabaseNow,
     Direction,
     EndReason,
     Kind,
@@ -31,7 +30,7 @@ from sessions_app.models.sessions import OPEN
 log = structlog.get_logger(__name__)
 
 CREATE_SECONDS, CLOSE_SECONDS = 28.0, 8.0  # with one look that follows, under the task's 50 too
-LOST_AFTER = timedelta(minutes=1)
+CREATE, LOST_AFTER = "sessions_app.tasks.create", timedelta(minutes=1)
 
 
 class NotNow(Exception):
@@ -134,21 +133,26 @@ def _new_session(student: Any, lab: Lab, now: datetime) -> LabSession:
     session.nodes = labels.node_names(session.pk, lab.node_count)
     session.save(force_insert=True)
     session.tell("opened", now, by=student)
-    async_task("sessions_app.tasks.create", str(session.pk), cluster="jobs")
+    async_task(CREATE, str(session.pk), cluster="jobs")
     return session
 
 
-def ask_again() -> None:
-    """A job can be lost (another SECRET_KEY cannot read it): who waits for a machine that nobody will create.
+def ask_again(now: datetime) -> None:
+    """A job can be lost (another SECRET_KEY cannot read it): for whom nothing was created and nobody will.
 
-    Creating is safe to repeat, and while any job waits none is taken for lost.
+    A job stands in the queue until it is done, whether it waits or runs. Who has waited for the start limit is the
+    sweep's, and while sweeps are refused nothing is created anyway.
     """
-    if OrmQ.objects.filter(key="jobs", lock__lt=DatabaseNow()).exists():
+    waiting = LabSession.objects.ours().filter(status=Status.PROVISIONING, uids={}, expires_at__gt=now)
+    waiting = waiting.filter(started_at__lt=now - LOST_AFTER, started_at__gt=now - settings.LAB_START_LIMIT)
+    if not waiting.exists() or ReapRun.objects.refused():
         return
-    waiting = LabSession.objects.ours().filter(status=Status.PROVISIONING, uids={})
-    for session in waiting.filter(started_at__lt=DatabaseNow() - LOST_AFTER):
-        log.warning("asked for again", session=session.name)
-        async_task("sessions_app.tasks.create", str(session.pk), cluster="jobs")
+    jobs = [package.task for package in OrmQ.objects.filter(key="jobs")]  # `id` alone, where it cannot be read
+    asked = {argument for job in jobs if job.get("func") == CREATE for argument in job["args"]}
+    for session in waiting:
+        if str(session.pk) not in asked:
+            log.warning("asked for again", session=session.name)
+            async_task(CREATE, str(session.pk), cluster="jobs")
 
 
 # --- the jobs process -------------------------------------------------------------------------------
@@ -159,7 +163,8 @@ def create_machines(session: LabSession, now: datetime) -> None:
 
     Where the marker is not ours nothing is created, since nothing would be taken back; the row says why.
     """
-    if session.status != Status.PROVISIONING or session.environment != settings.LABSITE_ENVIRONMENT:
+    ours = session.status == Status.PROVISIONING and session.environment == settings.LABSITE_ENVIRONMENT
+    if not ours or not session.remaining(now):
         return
     try:
         _create_all(session, connect(budget=CREATE_SECONDS), now)
@@ -194,8 +199,14 @@ def _wanted(session: LabSession) -> bool:
 
 
 def _create(session: LabSession, cluster: Cluster, body: dict[str, Any]) -> None:
-    """One object, or the one that an earlier try of this job made; its uid is noted for closing."""
+    """One object, or the one that an earlier try of this job made; its uid is noted for closing.
+
+    What an earlier try noted is not asked for again: when the quota is used up, by this session too, an API server says
+    that before it would say that the object is there.
+    """
     kind, name = body["kind"], body["metadata"]["name"]
+    if session.uid_of(kind, name):
+        return
     try:
         uid = cluster.create(body)["metadata"]["uid"]
     except Refused as error:

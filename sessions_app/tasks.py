@@ -49,7 +49,7 @@ def create(session: str) -> None:
 
 def watch() -> None:
     """Asked for when there is something to watch, and every minute: what died with its worker goes on."""
-    opening.ask_again()
+    opening.ask_again(database_now())
     if watching.watch():
         watching.summon()
 

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.django_db
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl student"
 
+HOUR = timedelta(hours=1)
+
 
 def test_row_and_job_are_there_before_anything_is_created(cluster):
     session = opened()
@@ -369,10 +371,52 @@ def test_session_whose_job_was_lost_gets_its_machine_all_the_same(cluster):
     assert SessionEvent.objects.filter(session=session, what="created").count() == 1
 
 
-def test_job_that_waits_in_a_long_queue_is_not_asked_for_again(cluster):
+@pytest.mark.parametrize("locked_for", [-61, 170], ids=["waits", "is being done"])
+def test_job_that_is_not_done_yet_is_not_asked_for_again(cluster, locked_for):
     session = opened()
     LabSession.objects.filter(pk=session.pk).update(started_at=session.started_at - timedelta(seconds=61))
+    OrmQ.objects.update(lock=database_now() + timedelta(seconds=locked_for))
+    OrmQ.objects.create(key="jobs", payload="of another key", lock=database_now())
 
-    opening.ask_again()
+    opening.ask_again(database_now())
 
-    assert OrmQ.objects.count() == 1
+    assert OrmQ.objects.count() == 2
+
+
+@pytest.mark.parametrize("case", ["refused", "too late", "over"])
+def test_nothing_is_asked_for_again_where_it_would_be_in_vain(cluster, settings, case):
+    session = opened()
+    OrmQ.objects.all().delete()
+    ago = timedelta(seconds=61) if case == "refused" else settings.LAB_START_LIMIT if case == "too late" else HOUR
+    LabSession.objects.filter(pk=session.pk).update(
+        started_at=session.started_at - ago, expires_at=session.expires_at - ago
+    )
+    if case == "refused":
+        ReapRun.objects.create(
+            trigger="schedule", result="refused", started_at=database_now(), finished_at=database_now()
+        )
+
+    opening.ask_again(database_now())
+
+    assert not OrmQ.objects.exists()
+
+
+def test_machine_is_not_created_for_who_has_no_time_left(cluster):
+    session = opened()
+    expire(session)
+
+    run_jobs(cluster)
+
+    assert [request.path for request in cluster.requests if request.verb == "create"] == []
+
+
+def test_job_that_is_done_again_asks_for_nothing_that_is_there(cluster):
+    """With a full house an API server would say so before it says that the object exists."""
+    session = running(cluster)
+    LabSession.objects.filter(pk=session.pk).update(status=Status.PROVISIONING)
+    cluster.fail("create", "virtualmachines", status=403, body={"message": "exceeded quota: count/virtualmachines"})
+
+    tasks.create(str(session.pk))
+
+    session.refresh_from_db()
+    assert (session.status, session.end_detail) == (Status.RUNNING, "")
