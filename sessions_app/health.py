@@ -59,7 +59,7 @@ def jobs_troubles() -> list[str]:
     """
     try:
         oldest, age = oldest_job()
-        stopped = list(schedules.stopping(JOBS, DatabaseNow()))
+        stopped = list(schedules.standstill(schedules.WATCH, DatabaseNow()))
     except (Error, ImproperlyConfigured) as error:
         return [no_database(error)]
     if oldest is None or age < WAITS_FOR_LONG:

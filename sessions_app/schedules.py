@@ -8,10 +8,10 @@ from typing import Any
 import structlog
 from django.db import transaction
 from django.utils.translation import gettext as _
-from django_q.models import Failure, Schedule
+from django_q.models import Failure, Schedule, Success
 
 from sessions_app import locks
-from sessions_app.models import DatabaseNow, ReapRun, Trigger, database_now
+from sessions_app.models import ReapRun, Trigger, database_now
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ def restore() -> None:
 
 def troubles(now: datetime) -> list[str]:
     """Why the sweep does not come by itself, in words; empty when it does."""
-    return _deviations(SWEEP, now) or list(_standstill(now))
+    return _deviations(SWEEP, now) or list(standstill(SWEEP, now))
 
 
 def _deviations(func: str, now: datetime) -> list[str]:
@@ -88,25 +88,30 @@ def _never_comes(row: Schedule, now: datetime) -> bool:
     if row.next_run is None:
         return True
     _fields, period = WANTED[row.func]
-    return bool(row.next_run > now + 2 * period) and not (row.func == SWEEP and _comes(now))
+    return bool(row.next_run > now + 2 * period) and not _comes(row.func, now)
 
 
-def _comes(now: datetime) -> bool:
+def _comes(func: str, now: Any) -> bool:
+    """Sweeps are on record by the database's clock, other tasks by their worker's, as their plan is."""
+    if func != SWEEP:
+        return bool(Success.objects.filter(func=func, stopped__gt=now - LATE_AFTER).exists())
     return ReapRun.objects.filter(trigger=Trigger.SCHEDULE, started_at__gt=now - LATE_AFTER).exists()
 
 
-def _standstill(now: datetime) -> Iterator[str]:
-    """django-q2 handles all due rows in one transaction: one that it cannot parse stops every other, each time."""
-    late = Schedule.objects.filter(func=SWEEP, next_run__lt=now - LATE_AFTER).first()
-    if not late or _comes(now):
+def standstill(func: str, now: Any) -> Iterator[str]:
+    """Whether a worker's minutely task stays away. One row that cannot be parsed stops every other, each time.
+
+    (django-q2 handles all due rows in one transaction.) `now` may be an expression of the database.
+    """
+    late = Schedule.objects.filter(func=func, next_run__lt=now - LATE_AFTER).first()
+    if not late or _comes(func, now):
         return
-    since = late.next_run.isoformat(timespec="seconds")
-    yield _("The schedules stand still since %(since)s. Does the reaper process run?") % {"since": since}
-    yield from stopping("reaper", now)
+    about = {"since": late.next_run.isoformat(timespec="seconds"), "process": late.cluster}
+    yield _("The schedules stand still since %(since)s. Does the %(process)s process run?") % about
+    yield from _stopping(late.cluster, now)
 
 
-def stopping(cluster: str, now: datetime | DatabaseNow) -> Iterator[str]:
-    """The rows that django-q2 stumbles over, and with them over all others of that worker."""
+def _stopping(cluster: str, now: Any) -> Iterator[str]:
     for row in Schedule.objects.filter(cluster=cluster, next_run__lt=now).exclude(repeats=0):
         if defect := _defect(row):
             about = {"number": row.pk, "name": row.name or row.func, "defect": defect}

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django_q.models import OrmQ, Schedule
+from django_q.models import OrmQ, Schedule, Success
 from django_q.scheduler import scheduler
 from helpers import sweep
 
@@ -439,15 +439,35 @@ def test_jobs_that_are_being_done_or_are_the_reapers_do_not_wait():
     assert ask("/healthz/jobs") == (200, "ok\n")
 
 
-def test_row_that_stops_the_jobs_schedules_is_named():
+def test_jobs_process_that_is_gone_is_seen_before_anybody_asks_for_something():
+    late = database_now() - timedelta(minutes=4)
+    Schedule.objects.filter(func=schedules.WATCH).update(next_run=late)
     (row,) = Schedule.objects.bulk_create(
-        [Schedule(func="x.y", args="(", name="nightly", cluster="jobs", schedule_type="D", next_run=database_now())]
+        [Schedule(func="x.y", args="(", name="nightly", cluster="jobs", schedule_type="D", next_run=late)]
     )
 
     status, text = ask("/healthz/jobs")
 
     assert status == 503
-    assert text.startswith(f"Schedule {row.pk} “nightly” stops all of them: ")
+    stands, stops = text.splitlines()
+    assert stands.endswith("Does the jobs process run?")
+    assert stops.startswith(f"Schedule {row.pk} “nightly” stops all of them: ")
+
+
+def test_jobs_clock_that_is_ahead_is_no_alteration_while_its_tasks_come():
+    """C51: plan and record are both written by that clock."""
+    theirs = database_now() + timedelta(hours=3)
+    Schedule.objects.filter(func=schedules.WATCH).update(next_run=theirs)
+    Success.objects.create(
+        id="a" * 32, name="watch", func=schedules.WATCH, started=theirs, stopped=theirs, success=True
+    )
+
+    schedules.restore()
+    assert Schedule.objects.get(func=schedules.WATCH).next_run == theirs
+
+    Success.objects.all().delete()
+    schedules.restore()
+    assert Schedule.objects.get(func=schedules.WATCH).next_run < database_now()
 
 
 def test_waiting_jobs_are_on_every_page_of_the_admin(admin_client):
