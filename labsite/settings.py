@@ -115,8 +115,9 @@ def database(url: str) -> dict[str, Any]:
         found: dict[str, Any] = env.db_url_config(url)
     except ValueError:
         found = {}
-    if "@" in found.get("NAME", "@"):
-        raise ImproperlyConfigured("DATABASE_URL cannot be read: percent-encode what is special in its password.")
+    if "@" in (found.get("NAME") or "@"):
+        text = "DATABASE_URL cannot be read, or names no database: percent-encode what is special in its password."
+        raise ImproperlyConfigured(text)
     return found
 
 
