@@ -12,8 +12,8 @@ from django.core.management import call_command
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from sessions_app import figures, logins
-from sessions_app.models import Deletion, Installation, LabSession, LoginTries, ReapFailure, ReapRun, Tally
+from sessions_app import figures
+from sessions_app.models import Deletion, Installation, LabSession, ReapFailure, ReapRun, Tally
 
 log = structlog.get_logger(__name__)
 
@@ -26,18 +26,13 @@ Counting: TypeAlias = Callable[[QuerySet[Any]], Iterable[figures.Entries]]
 def prune(now: datetime, seconds: float = PRUNE_SECONDS) -> dict[str, int]:
     """In batches, as long as there is time. How many rows went, by their kind."""
     end, done = time.monotonic() + seconds, Counter[str]()
-    _passing(now)
     for name, doomed, counting in _doomed(now):
         while time.monotonic() < end and (count := _batch(doomed, counting)):
             done[name] += count
     log.info("pruned", **done)
+    if time.monotonic() < end:
+        call_command("clearsessions")  # logins that have run out
     return dict(done)
-
-
-def _passing(now: datetime) -> None:
-    """Logins that have run out, and tries that count no more."""
-    call_command("clearsessions")
-    LoginTries.objects.filter(since__lt=now - logins.KEPT).delete()
 
 
 def _doomed(now: datetime) -> Iterator[tuple[str, QuerySet[Any], Counting]]:

@@ -78,9 +78,9 @@ def _work() -> Iterator[Metric]:
     yield _gauge("pending_sessions", "Sessions that the next sweep closes.", rows.due(now).count())
     yield _gauge("leaving_sessions", "Closed sessions that are still in the cluster.", rows.leaving().count())
     yield _gauge("stuck_sessions", "Those of them that have been there for too long.", rows.stuck(now).count())
-    failures = ReapFailure.objects.filter(resolved_at=None).count()
     _since, age = health.oldest_job()
     yield _gauge("oldest_job_seconds", "For how long the job waits that waits for longest.", age.total_seconds())
+    failures = ReapFailure.objects.filter(resolved_at=None).count()
     yield _gauge("open_failures", "Things that could not be taken back and wait for the next sweep.", failures)
 
 

@@ -410,7 +410,7 @@ def test_wrong_tokens_of_a_lab_are_counted_by_its_connection(site: RealSite) -> 
 
 
 def test_no_header_makes_the_sites_own_port_another(site: RealSite, session: LabSession) -> None:
-    """Labs outside of the cluster report there, by the proxy. Behind a Unix socket no port is told but in Host."""
+    """Labs of a site outside of the cluster report there, by its proxy. A Unix socket tells no port but in Host."""
     token = {"Authorization": f"Bearer {session.grading_token}", "X-Forwarded-Proto": "https"}
     assert site.ask("POST", URL, token, body='{"score": 7}') == (200, '{"score": 7.0}')
 

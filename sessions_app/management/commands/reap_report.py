@@ -16,6 +16,7 @@ from sessions_app.figures import Report, Spread
 from sessions_app.models import ReapRun, database_now
 
 COULD_NOT = 2
+DAYS = 7
 
 
 class Command(BaseCommand):
@@ -26,14 +27,15 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--days", type=int, default=7, help="how many, up to now (7)")
+        parser.add_argument("--days", type=int, default=DAYS, help="how many, up to now (7)")
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON document")
 
     def handle(self, *args: Any, days: int, as_json: bool, **options: Any) -> None:
         logs.leave_stdout()
-        if not 1 <= days <= settings.LAB_KEEP.days:
+        most = max(settings.LAB_KEEP.days, DAYS)
+        if not 1 <= days <= most:
             text = _("--days must be from 1 to %(most)d: what is over for longer is not kept.")
-            raise CommandError(text % {"most": settings.LAB_KEEP.days}, returncode=COULD_NOT)
+            raise CommandError(text % {"most": most}, returncode=COULD_NOT)
         try:
             report = figures.report(database_now(), days)
         except (Error, ImproperlyConfigured) as error:
