@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from prove.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "guarantees.md").read_text()
@@ -27,3 +28,9 @@ def test_every_mutation_is_in_the_document():
 
     assert len(run) > 10
     assert re.findall(r"`(tests/\S+::\w+)` \|$", table, re.MULTILINE) == run
+
+
+def test_every_mutation_has_its_place():
+    """Else only `make prove` would find that the code has moved."""
+    for mutation in MUTATIONS:
+        assert (ROOT / mutation.file).read_text().count(mutation.old) == 1, mutation.name
