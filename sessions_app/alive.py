@@ -1,4 +1,4 @@
-"""The workers' signs of life: a file for each of the two, which its own scheduled tasks touch, and nothing else.
+"""The workers' signs of life: a file for each of the two, which its own tasks touch, and nothing else.
 
 It says "the worker ticks", not "the cluster answers" and not "somebody pressed the button". A django-q2 worker that was
 killed while idle can take the queue's lock with it: no task runs any more, nothing is logged, and only whoever looks

@@ -1,5 +1,6 @@
 """The one module that talks to Kubernetes: its three errors, its limits, and what it makes of odd answers."""
 
+import gc
 import time
 
 import pytest
@@ -148,6 +149,17 @@ def test_listing_with_an_odd_item_is_unknown(cluster, settings, machine, item):
 
     with pytest.raises(NoAnswer):
         connect().listing(VM, settings.LAB_VM_NAMESPACE)
+
+
+@pytest.mark.parametrize("fault", ["410", "500", "html"])
+def test_search_for_cycles_goes_on_after_a_listing_however_it_ends(cluster, settings, machine, fault):
+    connect().listing(VM, settings.LAB_VM_NAMESPACE)
+    assert gc.isenabled()
+
+    cluster.fail("list", "virtualmachines", **FAULTS[fault])
+    with pytest.raises(ClusterError):
+        connect().listing(VM, settings.LAB_VM_NAMESPACE)
+    assert gc.isenabled()
 
 
 def test_listing_of_something_else_is_unknown(cluster, settings, machine):

@@ -404,7 +404,6 @@ class LabSession(models.Model):
 
     def tell(self, what: str, at: datetime, *, by: Any = None, run: Any = None, detail: str = "") -> None:
         """Appends to the session's story, and to the log."""
-        log.info(str(what), session=self.name, detail=detail)
         SessionEvent.objects.create(
             session=self,
             what=what,
@@ -414,6 +413,7 @@ class LabSession(models.Model):
             run_id=run and run.pk,
             detail=storable(detail),
         )
+        log.info(str(what), session=self.name, detail=detail)
 
     # --- grading ---
 
